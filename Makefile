@@ -1,0 +1,122 @@
+# Ballast. `make help` lists the targets; everything is built under build/<variant>/.
+.DEFAULT_GOAL := all
+CC       ?= cc
+PREFIX   ?= /usr/local
+DESTDIR  ?=
+VARIANT  ?= release
+BUILD    ?= build/$(VARIANT)
+VERSION  := 0.1.0
+
+OPT.release   := -O2 -g
+OPT.debug     := -O0 -g
+OPT.address   := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+OPT.undefined := -O1 -g -fsanitize=undefined -fno-sanitize-recover=all
+OPT.thread    := -O1 -g -fsanitize=thread
+OPT.fuzz      := -O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
+
+WARN := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla
+ifdef WERROR
+WARN += -Werror
+endif
+# Contraction into fused multiply-adds would make a sum depend on how the compiler schedules it.
+FLAGS := -std=c11 -D_POSIX_C_SOURCE=200809L -fPIC -ffp-contract=off -pthread $(WARN) \
+         $(OPT.$(VARIANT)) -I. -Iinclude -DBL_VERSION='"$(VERSION)"' $(CPPFLAGS) $(CFLAGS)
+LIBS  := -lglpk -lcsv -ljansson -lzstd -lxxhash -lucp -lucs -lrt -lm -pthread
+
+ROOMS := core topologies tracer planner planner/engines runtime rebalancer cli
+SRC   := $(wildcard $(ROOMS:%=%/*.c))
+OBJ   := $(SRC:%.c=$(BUILD)/%.o) $(BUILD)/gen/catalogue.o
+# The program's parts without main() and without the stand-in for GLPK: what tests link.
+PARTS := $(filter-out $(BUILD)/cli/main.o $(BUILD)/planner/milp_none.o,$(OBJ))
+room   = $(filter $(1:%=$(BUILD)/%/%),$(OBJ))
+
+# libballast-trace: inside engines, libc only. libballast: what ranks link. libballast-plan: planning
+# from other programs and languages, without GLPK.
+TRACE_OBJ := $(BUILD)/core/status.o $(BUILD)/tracer/capture.o $(BUILD)/tracer/ring.o
+PLAN_OBJ  := $(filter-out $(BUILD)/planner/milp_glpk.o,$(call room,core topologies tracer planner)) \
+             $(BUILD)/gen/catalogue.o
+RANK_OBJ  := $(call room,core tracer runtime rebalancer)
+LIBRARIES := $(BUILD)/libballast-trace.a $(BUILD)/libballast.a $(BUILD)/libballast-plan.a \
+             $(BUILD)/libballast-trace.so $(BUILD)/libballast-plan.so
+
+TESTS   := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
+REPLAYS := $(patsubst tests/fuzz/%.c,$(BUILD)/tests/replay_%,$(wildcard tests/fuzz/fuzz_*.c))
+SUPPORT := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/support/*.c))
+TOOLS   := $(patsubst tests/tools/%.c,$(BUILD)/tests/tools/%,$(wildcard tests/tools/*.c))
+BENCHES := $(patsubst tests/bench/%.c,$(BUILD)/tests/bench/%,$(wildcard tests/bench/bench_*.c))
+
+.PHONY: all help demo test unit bench lint format asan ubsan tsan fuzz install clean deps man
+.SECONDARY:
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
+
+all: deps $(BUILD)/ballast $(LIBRARIES) ## install what is missing, build program and libraries
+
+deps: ; @scripts/deps.sh
+
+demo: all ## record, plan and rebalance a small model on four ranks, and show the result
+	@BALLAST=$(BUILD)/ballast scripts/demo.sh
+
+test: all unit ## build and run every test
+
+unit: $(BUILD)/ballast $(LIBRARIES) $(TESTS) $(REPLAYS) $(TOOLS)
+	@BUILD=$(BUILD) tests/run.sh $(TESTS) $(REPLAYS) $(wildcard tests/cli/test_*.sh)
+
+bench: all $(BENCHES) ## measure the targets of docs/benchmarks.md side by side
+	@BUILD=$(BUILD) scripts/bench.sh $(BENCHES)
+
+lint: ## formatting, includes and symbols, static analysis
+	@BUILD=$(BUILD) scripts/lint.sh
+
+format: ; @clang-format -i $$(git ls-files '*.c' '*.h')
+
+asan: ; @$(MAKE) --no-print-directory VARIANT=address unit ## tests under address and undefined sanitizers
+ubsan: ; @$(MAKE) --no-print-directory VARIANT=undefined unit ## tests under the undefined sanitizer
+tsan: ; @$(MAKE) --no-print-directory VARIANT=thread unit ## tests under the thread sanitizer
+fuzz: ; @scripts/fuzz.sh ## fuzz every reader for FUZZ_SECONDS each (default 10)
+
+man: $(BUILD)/ballast.1
+$(BUILD)/ballast.1: $(BUILD)/ballast ; $(BUILD)/ballast help --man > $@
+
+install: $(BUILD)/ballast $(LIBRARIES) $(BUILD)/ballast.1 ## install under PREFIX (default /usr/local)
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include \
+	           $(DESTDIR)$(PREFIX)/share/man/man1
+	install $(BUILD)/ballast $(DESTDIR)$(PREFIX)/bin/
+	install -m 644 $(LIBRARIES) $(DESTDIR)$(PREFIX)/lib/
+	install -m 644 include/*.h $(DESTDIR)$(PREFIX)/include/
+	install -m 644 $(BUILD)/ballast.1 $(DESTDIR)$(PREFIX)/share/man/man1/
+
+clean: ; rm -rf build ## remove everything that was built
+
+# ---- rules -----------------------------------------------------------------------------------
+STAMP := $(BUILD)/flags.stamp
+ifeq ($(shell printf '%s' '$(CC) $(subst ','\'',$(FLAGS))' | cmp -s - $(STAMP) || echo changed),changed)
+$(shell mkdir -p $(BUILD) && printf '%s' '$(CC) $(subst ','\'',$(FLAGS))' > $(STAMP))
+endif
+
+$(BUILD)/%.o: %.c $(STAMP) | deps
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(FLAGS) -MMD -MP -c -o $@ $<
+$(BUILD)/gen/%.o: $(BUILD)/gen/%.c $(STAMP)
+	$(Q)$(CC) $(FLAGS) -c -o $@ $<
+$(BUILD)/gen/catalogue.c: $(wildcard topologies/catalogue/*.json) scripts/embed.sh
+	@mkdir -p $(@D)
+	$(Q)scripts/embed.sh bl_catalogue_files $(wildcard topologies/catalogue/*.json) > $@.new && mv $@.new $@
+
+$(BUILD)/parts.a: $(PARTS) ; $(Q)rm -f $@; ar rcs $@ $^
+$(BUILD)/ballast: $(BUILD)/cli/main.o $(BUILD)/parts.a ; $(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(LIBS)
+$(BUILD)/libballast-trace.a: $(TRACE_OBJ) ; $(Q)rm -f $@; ar rcs $@ $^
+$(BUILD)/libballast-plan.a: $(PLAN_OBJ) ; $(Q)rm -f $@; ar rcs $@ $^
+$(BUILD)/libballast.a: $(RANK_OBJ) ; $(Q)rm -f $@; ar rcs $@ $^
+$(BUILD)/libballast-trace.so: $(TRACE_OBJ) ; $(Q)$(CC) $(FLAGS) $(LDFLAGS) -shared -o $@ $^ -lrt
+$(BUILD)/libballast-plan.so: $(PLAN_OBJ)
+	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -shared -o $@ $^ -lcsv -ljansson -lzstd -lxxhash -lm -lrt
+
+$(BUILD)/tests/%: $(BUILD)/tests/%.o $(SUPPORT) $(BUILD)/parts.a
+	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(LIBS) -lcmocka
+$(BUILD)/tests/replay_%: $(BUILD)/tests/fuzz/%.o $(BUILD)/tests/fuzz/replay.o $(BUILD)/parts.a
+	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(LIBS)
+
+Q := $(if $(V),,@)
+-include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

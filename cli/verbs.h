@@ -1,0 +1,16 @@
+/*
+ * verbs.h: the program's verbs, one file each (cli/<verb>.c), in the order --help lists them.
+ */
+#ifndef BL_CLI_VERBS_H
+#define BL_CLI_VERBS_H
+
+#include "core/opt.h"
+
+/* Add a verb here and nowhere else. */
+#define BL_VERBS(X)
+
+#define BL_VERB_DECLARE(name) extern const bl_verb bl_verb_##name;
+BL_VERBS(BL_VERB_DECLARE)
+#undef BL_VERB_DECLARE
+
+#endif

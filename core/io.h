@@ -1,0 +1,36 @@
+/*
+ * io.h: files, read whole or written whole.
+ *
+ * Writers never leave a half-written file under the final name: bytes go to a temporary neighbour
+ * that is flushed, synced and renamed on bl_file_commit(), or removed on bl_file_discard(). A full
+ * disk therefore shows as an error and leaves what was there before.
+ */
+#ifndef BL_CORE_IO_H
+#define BL_CORE_IO_H
+
+#include "core/status.h"
+
+#include <stddef.h>
+#include <stdio.h>
+
+/* Read all of `path`, at most max_bytes. *data_p gets a terminator behind the last byte (not
+ * counted in *bytes); the caller frees it with free(). "-" reads standard input. */
+bl_status bl_read_file(const char *path, size_t max_bytes, char **data_p, size_t *bytes,
+                       bl_error *err);
+
+typedef struct bl_file {
+    FILE *stream;     /* write here */
+    char *path, *temp; /* final name; NULL temp when writing straight to a device or stdout */
+} bl_file;
+
+/* Open `path` for writing through a temporary neighbour. "-" is standard output; an existing
+ * path that is not a regular file (/dev/full, a pipe) is written directly. */
+bl_status bl_file_create(bl_file *file, const char *path, bl_error *err);
+/* Flush, sync, rename. On failure the temporary is removed. The handle is dead afterwards. */
+bl_status bl_file_commit(bl_file *file, bl_error *err);
+void bl_file_discard(bl_file *file); /* safe after commit or on a zeroed handle */
+
+/* Write a whole buffer to `path` by the same rules. */
+bl_status bl_write_file(const char *path, const void *data, size_t bytes, bl_error *err);
+
+#endif
