@@ -13,9 +13,9 @@
 #include <stddef.h>
 
 typedef struct bl_csv_row {
-    const char *file;         /* for messages */
-    int64_t line;             /* 1-based line on which the row starts */
-    size_t n_fields;          /* fields[0 .. n_fields - 1], terminated strings */
+    const char *file;          /* for messages */
+    int64_t line;              /* 1-based line on which the row starts */
+    size_t n_fields;           /* fields[0 .. n_fields - 1], terminated strings */
     const char *const *fields; /* borrowed for the duration of the callback */
 } bl_csv_row;
 

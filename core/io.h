@@ -19,7 +19,7 @@ bl_status bl_read_file(const char *path, size_t max_bytes, char **data_p, size_t
                        bl_error *err);
 
 typedef struct bl_file {
-    FILE *stream;     /* write here */
+    FILE *stream;      /* write here */
     char *path, *temp; /* final name; NULL temp when writing straight to a device or stdout */
 } bl_file;
 

@@ -41,12 +41,12 @@ bl_status bl_json_real_or(const json_t *object, const char *key, double min, dou
 bl_status bl_json_bool_or(const json_t *object, const char *key, bool fallback, const char *file,
                           bool *out, bl_error *err);
 /* *out is borrowed from `object`. */
-bl_status bl_json_string(const json_t *object, const char *key, const char *file,
-                         const char **out, bl_error *err);
+bl_status bl_json_string(const json_t *object, const char *key, const char *file, const char **out,
+                         bl_error *err);
 bl_status bl_json_string_or(const json_t *object, const char *key, const char *fallback,
                             const char *file, const char **out, bl_error *err);
-bl_status bl_json_array(const json_t *object, const char *key, const char *file,
-                        const json_t **out, bl_error *err);
+bl_status bl_json_array(const json_t *object, const char *key, const char *file, const json_t **out,
+                        bl_error *err);
 bl_status bl_json_object(const json_t *object, const char *key, const char *file,
                          const json_t **out, bl_error *err);
 

@@ -22,8 +22,7 @@ void *bl_calloc(size_t n, size_t item_bytes) {
     return calloc(n > 0 ? n : 1, item_bytes > 0 ? item_bytes : 1);
 }
 
-bl_status bl_grow(void **items, size_t *capacity, size_t needed, size_t item_bytes,
-                  bl_error *err) {
+bl_status bl_grow(void **items, size_t *capacity, size_t needed, size_t item_bytes, bl_error *err) {
     if (needed <= *capacity)
         return BL_OK;
     size_t grown = *capacity < 16 ? 16 : *capacity;

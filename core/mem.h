@@ -22,9 +22,9 @@ bool bl_size_add(size_t a, size_t b, size_t *out);
 void *bl_calloc(size_t n, size_t item_bytes);
 
 /* Allocate `n` zeroed items into the typed pointer lvalue `ptr`; evaluates to a bl_status. */
-#define BL_CALLOC(ptr, n, err)                                                    \
-    (((ptr) = bl_calloc((size_t)(n), sizeof *(ptr))) != NULL                      \
-         ? BL_OK                                                                  \
+#define BL_CALLOC(ptr, n, err)                                                     \
+    (((ptr) = bl_calloc((size_t)(n), sizeof *(ptr))) != NULL                       \
+         ? BL_OK                                                                   \
          : bl_fail((err), BL_ERR_NOMEM, "out of memory: %llu items of %llu bytes", \
                    (unsigned long long)(n), (unsigned long long)sizeof *(ptr)))
 

@@ -22,7 +22,7 @@
 #include <stddef.h>
 
 typedef enum bl_weight_format {
-    BL_WEIGHTS_BF16,      /* also float16 */
+    BL_WEIGHTS_BF16, /* also float16 */
     BL_WEIGHTS_F32,
     BL_WEIGHTS_FP8_BLOCK, /* e4m3 with a float32 scale per 128 x 128 block */
     BL_WEIGHTS_NVFP4,     /* e2m1, an e4m3 scale per 16 values, a float32 scale per tensor */
@@ -33,29 +33,29 @@ typedef enum bl_weight_format {
 #define BL_MAX_BUNDLE 16
 
 typedef struct bl_bundle_tensor {
-    char name[32];      /* "gate_proj", "down_proj.scale", ... */
-    size_t rows, cols;  /* logical shape; scales: their own shape */
+    char name[32];     /* "gate_proj", "down_proj.scale", ... */
+    size_t rows, cols; /* logical shape; scales: their own shape */
     size_t bytes;
 } bl_bundle_tensor;
 
 typedef struct bl_model {
     char name[128];
-    char type[64];          /* Hugging Face model_type */
-    int n_layers;           /* decoder layers, without multi-token-prediction layers */
-    int n_mtp_layers;       /* multi-token-prediction layers after them */
+    char type[64];    /* Hugging Face model_type */
+    int n_layers;     /* decoder layers, without multi-token-prediction layers */
+    int n_mtp_layers; /* multi-token-prediction layers after them */
     int n_moe_layers;
-    int *moe_layers;        /* [n_moe_layers] decoder-layer ids, ascending; owned */
-    int n_experts;          /* routed experts per MoE layer */
+    int *moe_layers; /* [n_moe_layers] decoder-layer ids, ascending; owned */
+    int n_experts;   /* routed experts per MoE layer */
     int top_k;
-    int n_groups;           /* node-limited routing: groups of experts; 1 when there are none */
-    int top_groups;         /* groups a token may use */
+    int n_groups;   /* node-limited routing: groups of experts; 1 when there are none */
+    int top_groups; /* groups a token may use */
     int n_shared_experts;
     int hidden_size;
     int moe_intermediate_size;
     bl_weight_format weight_format;
     int n_bundle;
     bl_bundle_tensor bundle[BL_MAX_BUNDLE];
-    size_t expert_bytes;    /* one expert of one layer: sum of bundle[].bytes */
+    size_t expert_bytes;           /* one expert of one layer: sum of bundle[].bytes */
     size_t dispatch_bytes_per_row; /* one token row sent to an expert */
     size_t combine_bytes_per_row;  /* one token row sent back */
     double kv_bytes_per_token;     /* all layers; 0 when the config does not tell */

@@ -2,9 +2,9 @@
  * npy.h: NumPy's .npy arrays, in and out.
  *
  * Reads format versions 1 to 3, C order, little-endian or single-byte items of kind b1, u1..u8,
- * i1..i8, f2, f4, f8; everything else (Fortran order, big-endian, objects, structures) is refused by
- * name. The data stays in its own type: bl_npy_int() and bl_npy_real() convert item by item. A file
- * whose size does not match its header exactly is refused.
+ * i1..i8, f2, f4, f8; everything else (Fortran order, big-endian, objects, structures) is refused
+ * by name. The data stays in its own type: bl_npy_int() and bl_npy_real() convert item by item. A
+ * file whose size does not match its header exactly is refused.
  */
 #ifndef BL_CORE_NPY_H
 #define BL_CORE_NPY_H
@@ -16,13 +16,13 @@
 #define BL_NPY_MAX_DIMS 8
 
 typedef struct bl_npy {
-    char kind;                     /* 'b', 'u', 'i' or 'f' */
-    int item_bytes;                /* 1, 2, 4 or 8 */
+    char kind;      /* 'b', 'u', 'i' or 'f' */
+    int item_bytes; /* 1, 2, 4 or 8 */
     int n_dims;
     size_t shape[BL_NPY_MAX_DIMS]; /* row-major: the last axis is contiguous */
     size_t n_items;                /* product of shape */
-    const unsigned char *data;     /* n_items * item_bytes, perhaps unaligned; borrowed from owner */
-    void *owner;                   /* what bl_npy_free() releases; NULL for a parsed buffer */
+    const unsigned char *data; /* n_items * item_bytes, perhaps unaligned; borrowed from owner */
+    void *owner;               /* what bl_npy_free() releases; NULL for a parsed buffer */
 } bl_npy;
 
 /* Load a file of at most 8 GiB. Release with bl_npy_free(). */

@@ -52,26 +52,26 @@ typedef struct bl_opt_list {
 } bl_opt_list;
 
 typedef struct bl_opt {
-    const char *name;          /* long name, without dashes; NULL ends the table */
-    char short_name;           /* 0: none */
+    const char *name; /* long name, without dashes; NULL ends the table */
+    char short_name;  /* 0: none */
     bl_opt_type type;
-    size_t offset;             /* in the options struct */
-    const char *metavar;       /* "FILE", "N"; NULL for flags and choices */
-    double min, max;           /* for numbers; both 0: no limit */
+    size_t offset;              /* in the options struct */
+    const char *metavar;        /* "FILE", "N"; NULL for flags and choices */
+    double min, max;            /* for numbers; both 0: no limit */
     const char *const *choices; /* BL_OPT_CHOICE: NULL-terminated names */
-    const char *help;          /* one phrase, lower case, no full stop */
+    const char *help;           /* one phrase, lower case, no full stop */
     bool required;
 } bl_opt;
 
 typedef struct bl_verb {
-    const char *name;       /* "plan" */
-    const char *arguments;  /* "TRACE..." or "" */
-    const char *summary;    /* one phrase: what the verb does */
-    const char *details;    /* paragraphs for --help and the man page; may be NULL */
+    const char *name;      /* "plan" */
+    const char *arguments; /* "TRACE..." or "" */
+    const char *summary;   /* one phrase: what the verb does */
+    const char *details;   /* paragraphs for --help and the man page; may be NULL */
     const bl_opt *options;
-    size_t options_bytes;       /* size of the options struct */
+    size_t options_bytes;                /* size of the options struct */
     void (*set_defaults)(void *options); /* optional; the struct arrives zeroed */
-    int min_args, max_args; /* positional arguments; max_args -1: any number */
+    int min_args, max_args;              /* positional arguments; max_args -1: any number */
     /* Runs with parsed options; 0 ok, otherwise a bl_status (positive: ok but). */
     bl_status (*run)(void *options, int n_args, char **args, bl_error *err);
 } bl_verb;

@@ -27,7 +27,7 @@
 #define BL_NO_EXPERT (-1)
 
 typedef struct bl_layer_placement {
-    int layer;       /* decoder-layer id */
+    int layer; /* decoder-layer id */
     uint64_t epoch;
     int n_ranks, n_experts;
     int *begin;      /* [n_ranks + 1]: rank g owns slots begin[g] .. begin[g + 1] - 1 */

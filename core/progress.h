@@ -1,8 +1,8 @@
 /*
  * progress.h: long work says where it is, on standard error, and stops when asked.
  *
- * A handle carries the sink, so library code prints nothing by itself: bl_progress_none() is silent.
- * Lines are overwritten in place on a terminal and printed at most once a second otherwise.
+ * A handle carries the sink, so library code prints nothing by itself: bl_progress_none() is
+ * silent. Lines are overwritten in place on a terminal and printed at most once a second otherwise.
  * Ctrl-C sets a flag that long loops poll with bl_interrupted(): the best result so far is kept.
  */
 #ifndef BL_CORE_PROGRESS_H
@@ -14,10 +14,10 @@
 #include <stdio.h>
 
 typedef struct bl_progress {
-    FILE *sink;        /* NULL: silent */
-    double last_s;     /* when the last line was printed, monotonic seconds */
+    FILE *sink;    /* NULL: silent */
+    double last_s; /* when the last line was printed, monotonic seconds */
     bool on_terminal;
-    bool line_open;    /* an unfinished line is on the terminal */
+    bool line_open; /* an unfinished line is on the terminal */
 } bl_progress;
 
 bl_progress bl_progress_none(void);

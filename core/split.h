@@ -1,7 +1,8 @@
 /*
  * split.h: which copy of an expert serves a token.
  *
- * The engine decides, by one of these rules; a plan is made, scored and executed under the same one.
+ * The engine decides, by one of these rules; a plan is made, scored and executed under the same
+ * one.
  *
  *     even        every copy gets 1 / copies (round robin or a hash of the token)
  *     nearest     the copy with the least distance from the token's rank; ties share evenly
@@ -46,9 +47,9 @@ void bl_split_even_shares(const bl_layer_placement *layer, const bl_copies *copi
 
 /* Slot for one token row. `row` numbers the rows a source rank sends to this expert in this step
  * (0, 1, 2, ...): even serves copy (row + source_rank + expert) mod copies. `share` [n_slots] is
- * needed for BL_RULE_FRACTIONS only and may be NULL otherwise: then row r goes to the copy that is
- * furthest behind its share (a low-discrepancy choice, exact to one row). Supports EVEN and
- * FRACTIONS; asserts the expert has a copy. */
+ * needed for BL_RULE_FRACTIONS only and may be NULL otherwise: row r then goes where the r-th
+ * number of a low-discrepancy sequence falls in the cumulated shares. Supports EVEN and FRACTIONS;
+ * asserts that the expert has a copy. */
 int bl_split_choose(bl_rule rule, const bl_copies *copies, const double *share, int expert,
                     int source_rank, uint64_t row);
 

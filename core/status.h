@@ -74,11 +74,11 @@ void bl_error_set_file(bl_error *err, const char *file);
 void bl_error_format(const bl_error *err, char *out, uint64_t out_bytes);
 
 /* Forward an error to the caller. */
-#define BL_TRY(call)                          \
-    do {                                      \
-        const bl_status bl_try_st_ = (call);  \
-        if (bl_try_st_ < 0)                   \
-            return bl_try_st_;                \
+#define BL_TRY(call)                         \
+    do {                                     \
+        const bl_status bl_try_st_ = (call); \
+        if (bl_try_st_ < 0)                  \
+            return bl_try_st_;               \
     } while (0)
 
 /* Forward an error after undoing: sets `st` and jumps. */

@@ -9,26 +9,26 @@
 #define BALLAST_STATUS_H
 
 /* name, number, text */
-#define BL_STATUS_MAP(X)                                                       \
-    X(LIMIT, 1, "a limit was reached; the best result so far is returned")     \
-    X(OK, 0, "ok")                                                             \
-    X(ERR_USAGE, -1, "wrong usage")                                            \
-    X(ERR_NOMEM, -2, "out of memory")                                          \
-    X(ERR_IO, -3, "input or output failed")                                    \
-    X(ERR_PARSE, -4, "malformed input")                                        \
-    X(ERR_VERSION, -5, "unknown format or version")                            \
-    X(ERR_RANGE, -6, "value out of range")                                     \
-    X(ERR_SHAPE, -7, "shapes do not match")                                    \
-    X(ERR_MODEL, -8, "wrong or unknown model")                                 \
-    X(ERR_CHECKSUM, -9, "content does not match its checksum")                 \
-    X(ERR_CONSERVATION, -10, "counts do not add up")                           \
-    X(ERR_INFEASIBLE, -11, "no placement can satisfy the rules")               \
-    X(ERR_UNSUPPORTED, -12, "not supported here")                              \
-    X(ERR_SOLVER, -13, "the solver failed")                                    \
-    X(ERR_PEER, -14, "a rank was lost")                                        \
-    X(ERR_TIMEOUT, -15, "a deadline passed")                                   \
-    X(ERR_ABORTED, -16, "aborted")                                             \
-    X(ERR_STATE, -17, "not possible in this state")                            \
+#define BL_STATUS_MAP(X)                                                   \
+    X(LIMIT, 1, "a limit was reached; the best result so far is returned") \
+    X(OK, 0, "ok")                                                         \
+    X(ERR_USAGE, -1, "wrong usage")                                        \
+    X(ERR_NOMEM, -2, "out of memory")                                      \
+    X(ERR_IO, -3, "input or output failed")                                \
+    X(ERR_PARSE, -4, "malformed input")                                    \
+    X(ERR_VERSION, -5, "unknown format or version")                        \
+    X(ERR_RANGE, -6, "value out of range")                                 \
+    X(ERR_SHAPE, -7, "shapes do not match")                                \
+    X(ERR_MODEL, -8, "wrong or unknown model")                             \
+    X(ERR_CHECKSUM, -9, "content does not match its checksum")             \
+    X(ERR_CONSERVATION, -10, "counts do not add up")                       \
+    X(ERR_INFEASIBLE, -11, "no placement can satisfy the rules")           \
+    X(ERR_UNSUPPORTED, -12, "not supported here")                          \
+    X(ERR_SOLVER, -13, "the solver failed")                                \
+    X(ERR_PEER, -14, "a rank was lost")                                    \
+    X(ERR_TIMEOUT, -15, "a deadline passed")                               \
+    X(ERR_ABORTED, -16, "aborted")                                         \
+    X(ERR_STATE, -17, "not possible in this state")                        \
     X(ERR_INTERNAL, -18, "an invariant was broken; please report it")
 
 typedef enum bl_status {

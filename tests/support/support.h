@@ -13,23 +13,23 @@
 #include <cmocka.h>
 
 /* The call must succeed; prints the error's text otherwise. Needs `bl_error err` in scope. */
-#define assert_ok(call)                                                       \
-    do {                                                                      \
-        err = BL_ERROR_INIT;                                                  \
-        const bl_status st_ = (call);                                         \
-        if (st_ < 0)                                                          \
-            fail_msg("%s: %s: %s", #call, bl_status_name(st_), err.text);     \
+#define assert_ok(call)                                                   \
+    do {                                                                  \
+        err = BL_ERROR_INIT;                                              \
+        const bl_status st_ = (call);                                     \
+        if (st_ < 0)                                                      \
+            fail_msg("%s: %s: %s", #call, bl_status_name(st_), err.text); \
     } while (0)
 
 /* The call must fail with `code` and a message that holds `part`. Needs `bl_error err` in scope. */
-#define assert_fails(call, want, part)                                          \
-    do {                                                                        \
-        err = BL_ERROR_INIT;                                                    \
-        const bl_status st_ = (call);                                           \
-        if (st_ != (want))                                                      \
-            fail_msg("%s: got %s (%s), wanted %s", #call, bl_status_name(st_),  \
-                     err.text, bl_status_name(want));                           \
-        bl_test_has(err.text, (part));                                          \
+#define assert_fails(call, want, part)                                                   \
+    do {                                                                                 \
+        err = BL_ERROR_INIT;                                                             \
+        const bl_status st_ = (call);                                                    \
+        if (st_ != (want))                                                               \
+            fail_msg("%s: got %s (%s), wanted %s", #call, bl_status_name(st_), err.text, \
+                     bl_status_name(want));                                              \
+        bl_test_has(err.text, (part));                                                   \
     } while (0)
 
 /* Fails the test unless `text` contains `part`. */
