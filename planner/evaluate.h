@@ -12,9 +12,15 @@ typedef struct bl_score {
     double worst;         /* largest imbalance over scenarios */
 } bl_score;
 
-/* Score of a placement that satisfies the hard rules. No load at all scores 1. */
-bl_status bl_evaluate(const bl_problem *problem, const bl_layer_placement *placement,
-                      bl_score *out, bl_error *err);
+/* Score of a placement that satisfies the hard rules. No load at all scores 1. Under
+ * BL_RULE_FRACTIONS the shares are the ones the planner would give this placement
+ * (planner/shares.h). Rules that need to know where tokens come from are BL_ERR_UNSUPPORTED. */
+bl_status bl_evaluate(const bl_problem *problem, const bl_layer_placement *placement, bl_score *out,
+                      bl_error *err);
+
+/* The same with given shares, share[n_slots] as in core/split.h, whatever the problem's rule. */
+bl_status bl_evaluate_shares(const bl_problem *problem, const bl_layer_placement *placement,
+                             const double *share, bl_score *out, bl_error *err);
 
 /* Load of every rank in one scenario: rank_load[n_ranks]; share[n_slots] as in core/split.h. */
 void bl_rank_loads(const bl_layer_placement *placement, const double *share, const double *load,

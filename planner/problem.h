@@ -6,11 +6,18 @@
  * little as possible to do.
  *
  *     rank load    L_g(s) = sum over slots p of rank g:  share(p) * load[s][expert(p)]
- *     imbalance    max_g L_g(s) / mean_g L_g(s)          (masked ranks hold nothing and do not count)
- *     score        mean over scenarios of the imbalance, weighted by the scenario's total load
+ *     imbalance    max_g L_g(s) / mean_g L_g(s)          (masked ranks hold nothing and do not
+ * count) score        mean over scenarios of the imbalance, weighted by the scenario's total load
+ *                  = G' * sum_s max_g L_g(s) / sum_s total(s),   G' = ranks that have slots
  *
- * Hard rules, never traded: every expert has a copy; no expert twice on one rank; slots per rank are
- * respected; masked ranks hold nothing; a layer without load keeps its current placement.
+ * The second form says what the score is: the time that all scenarios take one after another,
+ * against the time they would take on perfectly level ranks. Everything in the planner minimises
+ * that one sum.
+ *
+ * Hard rules, never traded: every expert has a copy; no expert twice on one rank; slots per rank
+ * are respected; masked ranks hold nothing; a layer without load keeps its current placement.
+ * Besides, placements made here fill every slot, since engines have no empty ones (the number of
+ * slots is their number of physical experts); only a placement in force may have holes.
  */
 #ifndef BL_PLANNER_PROBLEM_H
 #define BL_PLANNER_PROBLEM_H
@@ -18,21 +25,43 @@
 #include "core/placement.h"
 #include "core/split.h"
 
+/* The default of min_gain. One per cent of noise on every expert moves the score of an unchanged
+ * placement by up to two per cent and would, without a threshold, move hundreds of copies for
+ * nothing; traffic that has really drifted costs ten per cent and more. */
+#define BL_MIN_GAIN_DEFAULT 0.03
+
 typedef struct bl_problem {
-    int layer;                 /* decoder-layer id, for messages */
+    int layer; /* decoder-layer id, for messages */
     int n_experts, n_ranks;
     int n_scenarios;
-    const double *load;        /* [n_scenarios][n_experts], token rows, >= 0; borrowed */
-    const int *slots_per_rank; /* [n_ranks]; 0 on a masked rank; borrowed */
-    bl_rule rule;              /* how copies share their expert's load */
-    const bl_layer_placement *current; /* the placement in force, or NULL; borrowed */
-    int max_moves;             /* copies that may travel from `current`; -1: no limit */
-    double min_gain;           /* with `current`: keep it unless the score falls by more than this
-                                  fraction (0.01 = one per cent) */
+    const double *load;                /* [n_scenarios][n_experts], token rows, >= 0; borrowed */
+    const int *slots_per_rank;         /* [n_ranks]; 0 on a masked rank; borrowed */
+    bl_rule rule;                      /* how copies share their expert's load */
+    const bl_layer_placement *current; /* the placement in force, or NULL; borrowed. Its slots per
+                                  rank may differ from the problem's: then it cannot be kept, but
+                                  copies that stay on their rank are still no moves */
+    int max_moves;                     /* copies that may travel from `current`; -1: no limit */
+    double min_gain; /* with `current`: keep it unless the score falls by more than this
+                        fraction (0.01 = one per cent) */
 } bl_problem;
 
 /* Can it be solved at all? Loads finite and >= 0, shapes positive, enough slots for every expert,
  * no more slots on a rank than experts. BL_ERR_INFEASIBLE names the remedy with numbers. */
 bl_status bl_problem_check(const bl_problem *problem, bl_error *err);
+
+/* Ranks with slots. */
+int bl_problem_active_ranks(const bl_problem *problem);
+int bl_problem_n_slots(const bl_problem *problem);
+
+/* True when no scenario has any load: nothing can be said about such a layer. */
+bool bl_problem_is_idle(const bl_problem *problem);
+
+/* The placement in force can be served as it is: same ranks, slots and experts, hard rules kept. */
+bool bl_problem_current_fits(const bl_problem *problem);
+
+/* A placement of the problem's shape with every slot empty; freed with bl_layer_placement_free().
+ */
+bl_status bl_problem_empty_placement(const bl_problem *problem, bl_layer_placement *out,
+                                     bl_error *err);
 
 #endif
