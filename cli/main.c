@@ -114,7 +114,7 @@ static int run_verb(const bl_verb *verb, int argc, char **argv) {
 }
 
 static int unknown_verb(const char *name) {
-    const char *names[sizeof verbs / sizeof verbs[0]];
+    const char *names[sizeof verbs / sizeof verbs[0]] = {NULL};
     size_t n = 0;
     for (; verbs[n] != NULL; n++)
         names[n] = verbs[n]->name;

@@ -110,7 +110,7 @@ static bl_status parse_shape(const header *h, const char *name, bl_npy *out, bl_
 
 bl_status bl_npy_parse(const void *bytes, size_t n_bytes, const char *name, bl_npy *out,
                        bl_error *err) {
-    header h;
+    header h = {0};
     bl_npy npy = {0};
     BL_TRY(find_header(bytes, n_bytes, name, &h, err));
     BL_TRY(parse_descr(&h, name, &npy, err));
