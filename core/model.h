@@ -25,9 +25,11 @@ typedef enum bl_weight_format {
     BL_WEIGHTS_BF16, /* also float16 */
     BL_WEIGHTS_F32,
     BL_WEIGHTS_FP8_BLOCK, /* e4m3 with a float32 scale per 128 x 128 block */
-    BL_WEIGHTS_NVFP4,     /* e2m1, an e4m3 scale per 16 values, a float32 scale per tensor */
+    BL_WEIGHTS_NVFP4,     /* e2m1, an e4m3 scale per 16 values, a float32 scale and an
+                             input scale per tensor */
     BL_WEIGHTS_MXFP4,     /* e2m1, an e8m0 scale per 32 values */
-    BL_WEIGHTS_INT4       /* group-quantised, a bf16 scale per 32 values */
+    BL_WEIGHTS_INT4,      /* group-quantised, a bf16 scale per 32 values */
+    BL_WEIGHTS_FP8        /* e4m3, a float32 scale and an input scale per tensor */
 } bl_weight_format;
 
 #define BL_MAX_BUNDLE 16
@@ -51,6 +53,8 @@ typedef struct bl_model {
     int top_groups; /* groups a token may use */
     int n_shared_experts;
     int hidden_size;
+    int expert_hidden_size; /* width of a row that reaches an expert: hidden_size, or the latent
+                               width of models that project tokens down before dispatch */
     int moe_intermediate_size;
     bl_weight_format weight_format;
     int n_bundle;
