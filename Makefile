@@ -66,7 +66,7 @@ unit: $(BUILD)/ballast $(LIBRARIES) $(TESTS) $(REPLAYS) $(TOOLS)
 bench: all $(BENCHES) ## measure the targets of docs/benchmarks.md side by side
 	@BUILD=$(BUILD) scripts/bench.sh $(BENCHES)
 
-lint: ## formatting, includes and symbols, static analysis
+lint: all ## formatting, includes and symbols, static analysis
 	@BUILD=$(BUILD) scripts/lint.sh
 
 format: ; @clang-format -i $$(git ls-files '*.c' '*.h')

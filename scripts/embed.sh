@@ -12,7 +12,7 @@ for file in "$@"; do
     echo '0};'
     i=$((i + 1))
 done
-echo "const bl_embedded $name[] = {"
+echo "const bl_embedded ${name}[] = {"
 i=0
 for file in "$@"; do
     base=$(basename "$file")

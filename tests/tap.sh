@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # tap.sh: sourced by shell tests. `check NAME COMMAND...` runs a command and reports it in TAP;
 # `skip NAME WHY` reports a skipped one; `finish` prints the plan and exits.
 n=0 bad=0
