@@ -15,7 +15,8 @@
 #define MAX_RANKS 65536
 
 /* Bounds a plan may name; the text of a file is turned into one of these. */
-static const char *const BOUND_KINDS[] = {"mean", "slot", "max", "exact", "idle", "other"};
+static const char *const BOUND_KINDS[] = {"mean",  "slot", "max",  "packing",
+                                          "exact", "idle", "other"};
 
 bl_status bl_plan_create(const bl_model *model, bl_placement *placement, bl_plan *out,
                          bl_error *err) {
