@@ -76,6 +76,10 @@ void bl_error_format(const bl_error *err, char *out, uint64_t out_bytes) {
         snprintf(layer, sizeof layer, "layer %d: ", err->layer);
     if (err->expert >= 0)
         snprintf(expert, sizeof expert, "expert %d: ", err->expert);
+    /* "expert 5 has no slot" says it already. */
+    const size_t said = strcspn(expert, ":");
+    if (said > 0 && strncmp(err->text, expert, said) == 0 && err->text[said] == ' ')
+        expert[0] = '\0';
     snprintf(out, (size_t)out_bytes, "%s%s%s%s%s%s%s", err->file, err->file[0] ? ": " : "", line,
              byte, layer, expert, err->text[0] ? err->text : bl_status_string(err->code));
 }

@@ -134,8 +134,8 @@ static bl_status read_shape(const json_t *root, const char *file, const bl_model
 
 bl_status bl_sglang_read(const json_t *root, const char *file, const bl_model *model, int n_ranks,
                          bl_placement *out, int *duplicates, bl_error *err) {
-    const json_t *rows;
-    int slots, emptied = 0, n_moe = 0;
+    const json_t *rows = NULL;
+    int slots = 0, emptied = 0, n_moe = 0;
     BL_TRY(read_shape(root, file, model, n_ranks, &rows, &slots, err));
     while (n_moe < model->n_moe_layers && model->moe_layers[n_moe] < model->n_layers)
         n_moe++;

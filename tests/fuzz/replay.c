@@ -1,6 +1,6 @@
 /*
  * Replays a fuzzer's corpus without libFuzzer, so that every `make test` runs it: links with one
- * fuzz_<reader>.c and feeds it each file of tests/fuzz/corpus/<reader>/, each truncation of small
+ * fuzz_<reader>.c and feeds it each file of tests/fuzz/corpus/fuzz_<reader>/, each truncation of small
  * files, and single-byte changes. Surviving is passing.
  */
 #include <dirent.h>
@@ -29,8 +29,8 @@ int main(int argc, char **argv) {
     (void)argc;
     const char *name = strrchr(argv[0], '/');
     name = name != NULL ? name + 1 : argv[0];
-    if (strncmp(name, "replay_fuzz_", 12) == 0)
-        name += 12;
+    if (strncmp(name, "replay_", 7) == 0)
+        name += 7;
     char folder[512];
     snprintf(folder, sizeof folder, "tests/fuzz/corpus/%s", name);
     DIR *dir = opendir(folder);
