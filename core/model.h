@@ -31,6 +31,7 @@ typedef enum bl_weight_format {
     BL_WEIGHTS_INT4,      /* group-quantised, a bf16 scale per 32 values */
     BL_WEIGHTS_FP8        /* e4m3, a float32 scale and an input scale per tensor */
 } bl_weight_format;
+#define BL_N_WEIGHT_FORMATS 7
 
 #define BL_MAX_BUNDLE 16
 
@@ -82,6 +83,8 @@ int bl_model_moe_index(const bl_model *model, int layer);
 /* Digest over what routing depends on: layers, MoE layers, experts, top-k. */
 bl_digest bl_model_digest(const bl_model *model);
 
+/* "bf16", "f32", "fp8-block", "nvfp4", "mxfp4", "int4", "fp8". */
 const char *bl_weight_format_name(bl_weight_format format);
+bool bl_weight_format_parse(const char *name, bl_weight_format *out);
 
 #endif

@@ -8,17 +8,26 @@
 
 #define KEYS(...) ((const char *const[]){__VA_ARGS__, NULL})
 
-static const char *const format_names[] = {[BL_WEIGHTS_BF16] = "bf16",
-                                           [BL_WEIGHTS_F32] = "f32",
-                                           [BL_WEIGHTS_FP8_BLOCK] = "fp8-block",
-                                           [BL_WEIGHTS_NVFP4] = "nvfp4",
-                                           [BL_WEIGHTS_MXFP4] = "mxfp4",
-                                           [BL_WEIGHTS_INT4] = "int4",
-                                           [BL_WEIGHTS_FP8] = "fp8"};
-#define N_FORMATS ((int)(sizeof format_names / sizeof *format_names))
+static const char *const format_names[BL_N_WEIGHT_FORMATS] = {[BL_WEIGHTS_BF16] = "bf16",
+                                                              [BL_WEIGHTS_F32] = "f32",
+                                                              [BL_WEIGHTS_FP8_BLOCK] = "fp8-block",
+                                                              [BL_WEIGHTS_NVFP4] = "nvfp4",
+                                                              [BL_WEIGHTS_MXFP4] = "mxfp4",
+                                                              [BL_WEIGHTS_INT4] = "int4",
+                                                              [BL_WEIGHTS_FP8] = "fp8"};
 
 const char *bl_weight_format_name(bl_weight_format format) {
     return format_names[format];
+}
+
+bool bl_weight_format_parse(const char *name, bl_weight_format *out) {
+    for (int f = 0; f < BL_N_WEIGHT_FORMATS; f++) {
+        if (strcmp(name, format_names[f]) == 0) {
+            *out = (bl_weight_format)f;
+            return true;
+        }
+    }
+    return false;
 }
 
 /* ---- weight format ------------------------------------------------------------------------ */
@@ -85,12 +94,8 @@ static int quantized_format(const json_t *quant) {
 
 static bl_status named_format(const bl_model_source *source, const char *name,
                               bl_weight_format *out, bl_error *err) {
-    for (int f = 0; f < N_FORMATS; f++) {
-        if (strcmp(name, format_names[f]) == 0) {
-            *out = (bl_weight_format)f;
-            return BL_OK;
-        }
-    }
+    if (bl_weight_format_parse(name, out))
+        return BL_OK;
     return bl_fail_at(err, BL_ERR_MODEL, bl_at(source->file),
                       "weight_format \"%.32s\" is none of bf16, f32, fp8, fp8-block, nvfp4, "
                       "mxfp4, int4",

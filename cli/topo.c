@@ -1,0 +1,265 @@
+/*
+ * ballast topo: look at topologies.
+ */
+#include "cli/verbs.h"
+#include "core/json.h"
+#include "core/mem.h"
+#include "topologies/topology.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What the table's last column moves: one expert of DeepSeek-V3 in FP8. */
+#define SAMPLE_BYTES 44050944.0
+#define MAX_SHOWN_DOMAINS 24
+#define MAX_SHOWN_HOSTS 4
+
+typedef struct topo_options {
+    bool json;
+} topo_options;
+
+static const bl_opt OPTIONS[] = {{.name = "json",
+                                  .type = BL_OPT_FLAG,
+                                  .offset = offsetof(topo_options, json),
+                                  .help = "answer in JSON; show prints a topology file"},
+                                 {0}};
+
+/* "450 G" and the like: three digits and a decimal prefix. */
+static const char *scaled(double value, const char *unit, char *out, size_t room) {
+    static const struct {
+        double from;
+        const char *prefix;
+    } scales[] = {{1e15, "P"}, {1e12, "T"}, {1e9, "G"},  {1e6, "M"}, {1e3, "k"},
+                  {1, ""},     {1e-3, "m"}, {1e-6, "u"}, {0, "n"}};
+    size_t s = 0;
+    while (scales[s].from > 0 && fabs(value) < scales[s].from * 0.9995)
+        s++;
+    const double base = scales[s].from > 0 ? scales[s].from : 1e-9;
+    snprintf(out, room, "%.3g %s%s", value / base, scales[s].prefix, unit);
+    return out;
+}
+
+/* ---- list --------------------------------------------------------------------------------- */
+
+static bl_status list_all(const topo_options *options, bl_error *err) {
+    json_t *list;
+    BL_TRY(bl_topology_catalogue(&list, err));
+    if (options->json) {
+        json_t *root = json_pack("{s:o}", "topologies", list);
+        const bl_status st = bl_json_write("-", root, 2, err);
+        json_decref(root);
+        return st;
+    }
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *item = json_array_get(list, i);
+        const char *key;
+        json_t *range;
+        char parameters[160] = "";
+        size_t used = 0;
+        json_object_foreach (json_object_get(item, "parameters"), key, range) {
+            if (used < sizeof parameters)
+                used += (size_t)snprintf(parameters + used, sizeof parameters - used,
+                                         "%s%s=%lld..%lld", used > 0 ? "," : "", key,
+                                         json_integer_value(json_object_get(range, "min")),
+                                         json_integer_value(json_object_get(range, "max")));
+        }
+        printf("%-12s :%-14s %s\n", json_string_value(json_object_get(item, "name")), parameters,
+               json_string_value(json_object_get(item, "description")));
+    }
+    json_decref(list);
+    return BL_OK;
+}
+
+/* ---- show --------------------------------------------------------------------------------- */
+
+/* A figure and the first letter of its source. */
+static const char *marked(bl_figure figure, const char *unit, char *out, size_t room) {
+    char text[32];
+    snprintf(out, room, "%s %c", scaled(figure.value, unit, text, sizeof text),
+             bl_figure_source_name(figure.source)[0]);
+    return out;
+}
+
+static void show_device(const bl_topology *topology, int d) {
+    const bl_device *device = &topology->devices[d];
+    char a[48], b[48];
+    int ranks = 0;
+    for (int rank = 0; rank < topology->n_ranks; rank++)
+        ranks += topology->device[rank] == d;
+    printf("\ndevice %s, %d rank%s\n", device->name, ranks, ranks == 1 ? "" : "s");
+    printf("  memory %s at %s, %.3g of it for experts %c\n",
+           marked(device->memory_bytes, "B", a, sizeof a),
+           marked(device->memory_bytes_per_s, "B/s", b, sizeof b), device->expert_share.value,
+           bl_figure_source_name(device->expert_share.source)[0]);
+    for (int f = 0; f < BL_N_WEIGHT_FORMATS; f++) {
+        if (device->flop_per_s[f].value > 0)
+            printf("  %-10s %s\n", bl_weight_format_name((bl_weight_format)f),
+                   marked(device->flop_per_s[f], "FLOP/s", a, sizeof a));
+    }
+}
+
+/* "8" or "4-8": ranks in one domain of a level; `counts` is scratch of n_ranks. */
+static void domain_sizes(const bl_topology *topology, int level, int *counts, char *out,
+                         size_t room) {
+    const int n = topology->levels[level].n_domains;
+    int least = topology->n_ranks, most = 0;
+    memset(counts, 0, (size_t)n * sizeof *counts);
+    for (int rank = 0; rank < topology->n_ranks; rank++)
+        counts[bl_topology_domain(topology, level, rank)]++;
+    for (int domain = 0; domain < n; domain++) {
+        least = counts[domain] < least ? counts[domain] : least;
+        most = counts[domain] > most ? counts[domain] : most;
+    }
+    if (least == most)
+        snprintf(out, room, "%d", most);
+    else
+        snprintf(out, room, "%d-%d", least, most);
+}
+
+static void show_levels(const bl_topology *topology, int *counts) {
+    printf("\n%-12s %7s %7s  %-12s %-12s %-14s %-14s %6s  %s\n", "level", "domains", "ranks",
+           "latency", "message", "out/port", "in/port", "ports", "44 MB in");
+    for (int k = 1; k <= topology->n_levels; k++) {
+        const bl_level *level = &topology->levels[k];
+        const double seconds =
+            level->latency_s.value + level->message_s.value +
+            SAMPLE_BYTES / fmin(level->out_bytes_per_s.value, level->in_bytes_per_s.value);
+        char sizes[32], latency[48], message[48], out[48], in[48], take[48];
+        domain_sizes(topology, k, counts, sizes, sizeof sizes);
+        printf("%-12s %7d %7s  %-12s %-12s %-14s %-14s %4.0f %c  %s\n", level->name,
+               level->n_domains, sizes, marked(level->latency_s, "s", latency, sizeof latency),
+               marked(level->message_s, "s", message, sizeof message),
+               marked(level->out_bytes_per_s, "B/s", out, sizeof out),
+               marked(level->in_bytes_per_s, "B/s", in, sizeof in), level->ports.value,
+               bl_figure_source_name(level->ports.source)[0],
+               scaled(seconds, "s", take, sizeof take));
+    }
+}
+
+/* "0-3,8": the ranks of one innermost domain. */
+static void print_ranks(const bl_topology *topology, int domain) {
+    const char *comma = "";
+    for (int rank = 0; rank < topology->n_ranks; rank++) {
+        if (bl_topology_domain(topology, 1, rank) != domain)
+            continue;
+        int last = rank;
+        while (last + 1 < topology->n_ranks && bl_topology_domain(topology, 1, last + 1) == domain)
+            last++;
+        if (last > rank)
+            printf("%s%d-%d", comma, rank, last);
+        else
+            printf("%s%d", comma, rank);
+        comma = ",";
+        rank = last;
+    }
+}
+
+/* " on host3, host4", or how many there are. */
+static void print_hosts(const bl_topology *topology, int domain) {
+    int hosts[MAX_SHOWN_HOSTS], n = 0;
+    for (int rank = 0; rank < topology->n_ranks; rank++) {
+        if (bl_topology_domain(topology, 1, rank) != domain)
+            continue;
+        int seen = 0;
+        while (seen < n && hosts[seen] != topology->host[rank])
+            seen++;
+        if (seen < n)
+            continue;
+        if (n == MAX_SHOWN_HOSTS) {
+            fputs(" on several hosts", stdout);
+            return;
+        }
+        hosts[n++] = topology->host[rank];
+    }
+    for (int i = 0; i < n; i++)
+        printf("%s%s", i == 0 ? " on " : ", ", topology->host_names[hosts[i]]);
+}
+
+static void show_domains(const bl_topology *topology) {
+    const int n = topology->levels[1].n_domains;
+    const int shown = n <= MAX_SHOWN_DOMAINS ? n : MAX_SHOWN_DOMAINS;
+    putchar('\n');
+    for (int domain = 0; domain < shown; domain++) {
+        printf("%s %d: ranks ", topology->levels[1].name, domain);
+        print_ranks(topology, domain);
+        print_hosts(topology, domain);
+        putchar('\n');
+    }
+    if (shown < n)
+        printf("... and %d more\n", n - shown);
+}
+
+static bl_status print_table(const bl_topology *topology, bl_error *err) {
+    int *counts;
+    BL_TRY(BL_CALLOC(counts, topology->n_ranks, err));
+    const bool latency = topology->pair_latency_s != NULL;
+    const bool bandwidth = topology->pair_bytes_per_s != NULL;
+    printf("%s: %d rank%s on %d host%s\n", topology->name, topology->n_ranks,
+           topology->n_ranks == 1 ? "" : "s", topology->n_hosts, topology->n_hosts == 1 ? "" : "s");
+    for (int d = 0; d < topology->n_devices; d++)
+        show_device(topology, d);
+    show_levels(topology, counts);
+    if (latency || bandwidth)
+        printf("single pairs differ in %s%s%s\n", latency ? "latency" : "",
+               latency && bandwidth ? " and " : "", bandwidth ? "bandwidth" : "");
+    show_domains(topology);
+    puts("\nm measured, d datasheet, a assumed. A pair of ranks uses one port; the ranks of one\n"
+         "domain share its ports into the next level. 44 MB is one expert of DeepSeek-V3 in FP8.");
+    free(counts);
+    return BL_OK;
+}
+
+static bl_status show(const topo_options *options, const char *spec, bl_error *err) {
+    bl_topology topology;
+    BL_TRY(bl_topology_open(spec, &topology, err));
+    bl_status st;
+    if (options->json) {
+        json_t *root = bl_topology_to_json(&topology);
+        st = root != NULL ? bl_json_write("-", root, 2, err)
+                          : bl_fail(err, BL_ERR_NOMEM, "out of memory");
+        json_decref(root);
+    } else {
+        st = print_table(&topology, err);
+    }
+    bl_topology_free(&topology);
+    return st;
+}
+
+/* ---- the verb ----------------------------------------------------------------------------- */
+
+static bl_status run(void *opaque, int n_args, char **args, bl_error *err) {
+    const topo_options *options = opaque;
+    static const char *const words[] = {"list", "show"};
+    if (strcmp(args[0], "list") == 0) {
+        if (n_args > 1)
+            return bl_fail(err, BL_ERR_USAGE, "list takes no argument, but got \"%s\"", args[1]);
+        return list_all(options, err);
+    }
+    if (strcmp(args[0], "show") == 0) {
+        if (n_args < 2)
+            return bl_fail(err, BL_ERR_USAGE,
+                           "show needs a topology: a name from ballast topo list, or a file");
+        return show(options, args[1], err);
+    }
+    const char *hint = bl_nearest_name(args[0], words, sizeof words / sizeof *words);
+    return bl_fail(err, BL_ERR_USAGE, "unknown sub-verb \"%s\"; %s%s%s", args[0],
+                   hint != NULL ? "did you mean " : "it can list and show",
+                   hint != NULL ? hint : "", hint != NULL ? "?" : "");
+}
+
+const bl_verb bl_verb_topo = {
+    .name = "topo",
+    .arguments = "list | show T",
+    .summary = "look at the topologies that plans are made for",
+    .details =
+        "list prints the catalogue with the parameters of each topology. show prints the devices, "
+        "the tree of domains with the costs of each level and where every figure came from. T is a "
+        "name from the catalogue, with parameters after a colon (hgx-h100:nodes=4), or a file. "
+        "show --json prints T as such a file, to start your own from.",
+    .options = OPTIONS,
+    .options_bytes = sizeof(topo_options),
+    .min_args = 1,
+    .max_args = 2,
+    .run = run};
