@@ -1,14 +1,15 @@
 /*
  * loads.h: what a trace says about load, in the form that planning and replay read.
  *
- * One count per (step, MoE layer, expert): how many token rows the routers of all ranks sent to that
- * expert in that step. Padding, dummy ranks and empty top-k slots are not load and are left out.
+ * One count per (step, MoE layer, expert): how many token rows the routers of all ranks sent to
+ * that expert in that step. Padding, dummy ranks and empty top-k slots are not load and are left
+ * out.
  *
  *     count[(step * n_layers + layer_index) * n_experts + expert]
  *
- * Conservation is checked on the way in: in every (step, layer) the counts must sum to
- * tokens * k - empty. A layer that fails is marked unusable with the reason, and a planner refuses
- * it by name; it is never planned on quietly.
+ * Conservation is checked on the way in (tracer/ledger.h): in every (step, layer) the counts must
+ * sum to tokens * k - empty. A layer that fails is marked unusable with the reason, and a planner
+ * refuses it by name; it is never planned on quietly. A step without any load is absent, not zero.
  */
 #ifndef BL_TRACER_LOADS_H
 #define BL_TRACER_LOADS_H
@@ -22,26 +23,33 @@
 typedef struct bl_loads {
     size_t n_steps;
     int n_layers, n_experts, top_k;
-    int *layers;           /* [n_layers] decoder-layer ids, ascending */
-    bool *usable;          /* [n_layers] false: some step of it does not conserve */
-    uint64_t *step_id;     /* [n_steps] 0-based position in the trace (what --steps counts) */
-    uint64_t *count;       /* [n_steps][n_layers][n_experts] */
-    uint64_t tokens;       /* valid tokens over all steps, from the first layer */
-    bool composed;         /* the steps were made by composing replies, not seen by an engine */
-    char digest[33];       /* of the whole trace, independent of the step filter */
+    int *layers;          /* [n_layers] decoder-layer ids, ascending */
+    bool *usable;         /* [n_layers] false: some step of it does not conserve */
+    char **why;           /* [n_layers] the reason when not usable, else NULL */
+    uint64_t *step_id;    /* [n_steps] 0-based position in the trace (what --steps counts) */
+    uint64_t *count;      /* [n_steps][n_layers][n_experts] */
+    uint64_t trace_steps; /* steps of the whole trace, whatever the filter */
+    uint64_t tokens;      /* valid tokens over all steps read, per layer */
+    uint64_t dropped;     /* records lost before they reached the trace */
+    bool composed;        /* the steps were made by composing replies, not seen by an engine */
+    bool complete;        /* no cut file and no missing rank */
+    char notes[1024];     /* what the user must be told: cut files, "incomplete: rank 2"; or "" */
+    char digest[33];      /* of the whole trace, independent of the step filter */
 } bl_loads;
 
 typedef struct bl_loads_options {
-    int phase;                      /* a bl_phase, or -1 for all */
-    int64_t first_step, end_step;   /* half-open; end INT64_MAX for all */
+    int phase;                        /* a bl_phase, or -1 for all */
+    int64_t first_step, end_step;     /* half-open; end INT64_MAX for all */
     int64_t except_first, except_end; /* steps left out (a plan's own); both 0: none */
 } bl_loads_options;
 
 #define BL_LOADS_OPTIONS_INIT ((bl_loads_options){-1, 0, INT64_MAX, 0, 0})
 
-/* Read one or more .blt files (or directories of per-rank files) as one trace. `model` must agree
- * in experts and layers (BL_ERR_MODEL names the difference). A trace without any tokens is
- * BL_ERR_CONSERVATION. Free with bl_loads_free(). */
+/* Read one or more .blt files (or directories of per-rank files) as one trace: the steps of the
+ * second path follow those of the first. `model` must agree in experts and layers (BL_ERR_MODEL
+ * names the difference); its MoE layers are the layers of the result, and one that the trace lacks
+ * is unusable. NULL takes the trace's own. A trace without any tokens is BL_ERR_CONSERVATION; steps
+ * selected that hold none, while others do, are BL_ERR_RANGE. Free with bl_loads_free(). */
 bl_status bl_loads_read(const char *const *paths, int n_paths, const bl_model *model,
                         const bl_loads_options *options, bl_loads *out, bl_error *err);
 void bl_loads_free(bl_loads *loads); /* safe on a zeroed struct */

@@ -1,0 +1,286 @@
+#include "tracer/stream.h"
+
+#include "core/mem.h"
+#include "tracer/blt.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define NOTES_BYTES 1024
+
+typedef struct source {
+    bl_blt_reader *reader;
+    bool cut;
+    bool mid_step; /* leave out the step below: the file holds a part of it */
+    uint32_t cut_run;
+    uint64_t cut_step;
+} source;
+
+struct bl_stream {
+    source *sources; /* [n] */
+    size_t n, capacity, current;
+    bl_trace_info info;
+    bool complete;
+    bl_digest digest;
+    uint64_t dropped_by_index;   /* of whole files */
+    uint64_t dropped_by_records; /* of cut files, as far as they were read */
+    char notes[NOTES_BYTES];
+};
+
+static void note(bl_stream *s, const char *format, ...) BL_PRINTF(2, 3);
+static void note(bl_stream *s, const char *format, ...) {
+    const size_t used = strlen(s->notes);
+    va_list args;
+    va_start(args, format);
+    if (used > 0 && used + 2 < NOTES_BYTES)
+        memcpy(s->notes + used, "; ", 3);
+    const size_t at = strlen(s->notes);
+    vsnprintf(s->notes + at, NOTES_BYTES - at, format, args);
+    va_end(args);
+}
+
+/* ---- opening ------------------------------------------------------------------------------- */
+
+/* The step that a cut file ends in: the one of its last record. */
+static bl_status find_cut_step(source *src, bl_error *err) {
+    bl_blt_skip_bodies(src->reader, true);
+    for (;;) {
+        bl_record record;
+        bool got;
+        BL_TRY(bl_blt_next(src->reader, &record, &got, err));
+        if (!got)
+            break;
+        src->cut_run = record.run;
+        src->cut_step = record.step;
+    }
+    bl_blt_skip_bodies(src->reader, false);
+    bl_blt_rewind(src->reader);
+    return BL_OK;
+}
+
+static bl_status add_file(bl_stream *s, const char *path, bl_error *err) {
+    void *sources = s->sources;
+    const bl_status st = bl_grow(&sources, &s->capacity, s->n + 1, sizeof *s->sources, err);
+    s->sources = sources;
+    BL_TRY(st);
+    source *src = &s->sources[s->n];
+    *src = (source){0};
+    BL_TRY(bl_blt_open(path, &src->reader, err));
+    s->n++;
+    uint64_t kept, size;
+    src->cut = bl_blt_cut(src->reader, &kept, &size, &src->mid_step);
+    if (src->cut) {
+        s->complete = false;
+        note(s, "%s was not closed: cut at byte %llu of %llu, after its last whole chunk", path,
+             (unsigned long long)kept, (unsigned long long)size);
+    } else {
+        s->dropped_by_index += bl_blt_dropped(src->reader);
+    }
+    return src->cut && src->mid_step ? find_cut_step(src, err) : BL_OK;
+}
+
+static int compare_names(const void *a, const void *b) {
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static bl_status list_files(const char *path, char ***names_p, size_t *n, bl_error *err) {
+    DIR *dir = opendir(path);
+    if (dir == NULL)
+        return bl_fail_at(err, BL_ERR_IO, bl_at(path), "cannot open: %s", strerror(errno));
+    char **names = NULL;
+    size_t capacity = 0;
+    bl_status st = BL_OK;
+    for (struct dirent *entry; st == BL_OK && (entry = readdir(dir)) != NULL;) {
+        const size_t length = strlen(entry->d_name);
+        if (length < 5 || strcmp(entry->d_name + length - 4, ".blt") != 0)
+            continue;
+        void *grown = names;
+        st = bl_grow(&grown, &capacity, *n + 1, sizeof *names, err);
+        names = grown;
+        if (st == BL_OK && (names[*n] = bl_calloc(strlen(path) + length + 2, 1)) == NULL)
+            st = bl_fail(err, BL_ERR_NOMEM, "out of memory");
+        if (st == BL_OK)
+            sprintf(names[(*n)++], "%s/%s", path, entry->d_name);
+    }
+    closedir(dir);
+    *names_p = names;
+    if (*n > 1)
+        qsort(names, *n, sizeof *names, compare_names);
+    return st;
+}
+
+static bl_status add_directory(bl_stream *s, const char *path, bl_error *err) {
+    char **names = NULL;
+    size_t n = 0;
+    bl_status st = list_files(path, &names, &n, err);
+    if (st == BL_OK && n == 0)
+        st = bl_fail_at(err, BL_ERR_IO, bl_at(path), "no .blt file in this directory");
+    for (size_t i = 0; st == BL_OK && i < n; i++)
+        st = add_file(s, names[i], err);
+    for (size_t i = 0; i < n; i++)
+        free(names[i]);
+    free(names);
+    return st;
+}
+
+/* Ranks of all files together; two files with one rank would count its tokens twice. */
+static bl_status join_ranks(bl_stream *s, const char *path, bl_error *err) {
+    unsigned char *seen = bl_calloc(BL_MAX_RANKS, 1);
+    int *present = bl_calloc(BL_MAX_RANKS, sizeof *present);
+    bl_status st =
+        seen != NULL && present != NULL ? BL_OK : bl_fail(err, BL_ERR_NOMEM, "out of memory");
+    int n_ranks = 0;
+    for (size_t i = 0; st == BL_OK && i < s->n; i++) {
+        const bl_trace_info *info = bl_blt_info(s->sources[i].reader);
+        n_ranks = info->n_ranks > n_ranks ? info->n_ranks : n_ranks;
+        for (int j = 0; st == BL_OK && j < info->n_present; j++) {
+            if (seen[info->present[j]]++)
+                st = bl_fail_at(err, BL_ERR_STATE, bl_at(path), "two files hold rank %d",
+                                info->present[j]);
+        }
+        if (st == BL_OK && s->n > 1 && info->n_present == 0)
+            st = bl_fail_at(err, BL_ERR_STATE, bl_at(path),
+                            "a file does not say which ranks it holds, so it cannot be one of "
+                            "several; give it by itself");
+    }
+    int n_present = 0;
+    for (int rank = 0; st == BL_OK && rank < BL_MAX_RANKS; rank++) {
+        if (seen[rank])
+            present[n_present++] = rank;
+    }
+    if (st == BL_OK)
+        st = bl_trace_info_set_ranks(&s->info, n_ranks, present, n_present, err);
+    free(seen);
+    free(present);
+    return st;
+}
+
+static void note_missing_ranks(bl_stream *s) {
+    if (s->info.n_present == 0)
+        return;
+    int at = 0;
+    for (int rank = 0; rank < s->info.n_ranks; rank++) {
+        while (at < s->info.n_present && s->info.present[at] < rank)
+            at++;
+        if (at < s->info.n_present && s->info.present[at] == rank)
+            continue;
+        if (s->complete || strstr(s->notes, "incomplete") == NULL)
+            note(s, "incomplete: rank %d", rank);
+        else if (strlen(s->notes) + 24 < NOTES_BYTES)
+            snprintf(s->notes + strlen(s->notes), 24, ", rank %d", rank);
+        s->complete = false;
+    }
+}
+
+static bl_status join(bl_stream *s, const char *path, bl_error *err) {
+    const bl_trace_info *first = bl_blt_info(s->sources[0].reader);
+    BL_TRY(bl_trace_info_copy(first, &s->info, err));
+    bl_hasher *hasher = bl_hasher_new();
+    if (hasher == NULL)
+        return bl_fail(err, BL_ERR_NOMEM, "out of memory");
+    bl_status st = BL_OK;
+    for (size_t i = 0; i < s->n; i++) {
+        const bl_digest digest = bl_blt_digest(s->sources[i].reader);
+        bl_hasher_add(hasher, digest.hex, sizeof digest.hex);
+        if (st == BL_OK)
+            st = bl_trace_info_same_model(&s->info, bl_blt_info(s->sources[i].reader), path, err);
+    }
+    s->digest = bl_hasher_finish(hasher);
+    if (st == BL_OK)
+        st = join_ranks(s, path, err);
+    if (st == BL_OK)
+        note_missing_ranks(s);
+    return st;
+}
+
+bl_status bl_stream_open(const char *path, bl_stream **stream_p, bl_error *err) {
+    struct stat info;
+    if (stat(path, &info) != 0)
+        return bl_fail_at(err, BL_ERR_IO, bl_at(path), "cannot open: %s", strerror(errno));
+    bl_stream *s = NULL;
+    BL_TRY(BL_CALLOC(s, 1, err));
+    s->complete = true;
+    bl_status st = S_ISDIR(info.st_mode) ? add_directory(s, path, err) : add_file(s, path, err);
+    if (st == BL_OK)
+        st = join(s, path, err);
+    if (st < 0)
+        bl_stream_free(s);
+    else
+        *stream_p = s;
+    return st;
+}
+
+void bl_stream_free(bl_stream *s) {
+    if (s == NULL)
+        return;
+    for (size_t i = 0; i < s->n; i++)
+        bl_blt_reader_free(s->sources[i].reader);
+    free(s->sources);
+    bl_trace_info_free(&s->info);
+    free(s);
+}
+
+/* ---- reading ------------------------------------------------------------------------------- */
+
+bl_status bl_stream_next(bl_stream *s, bl_record *record, bool *got, bl_error *err) {
+    for (;;) {
+        *got = false;
+        if (s->current >= s->n)
+            return BL_OK;
+        source *src = &s->sources[s->current];
+        BL_TRY(bl_blt_next(src->reader, record, got, err));
+        if (!*got) {
+            s->current++;
+            continue;
+        }
+        if (src->cut)
+            s->dropped_by_records += record->dropped;
+        if (src->mid_step && record->run == src->cut_run && record->step == src->cut_step)
+            continue;
+        if (record->flags & BL_RECORD_PHYSICAL)
+            BL_TRY(bl_blt_to_logical(src->reader, record, err));
+        return BL_OK;
+    }
+}
+
+void bl_stream_skip_bodies(bl_stream *s, bool skip) {
+    for (size_t i = 0; i < s->n; i++)
+        bl_blt_skip_bodies(s->sources[i].reader, skip);
+}
+
+void bl_stream_only_steps(bl_stream *s, uint64_t first, uint64_t end) {
+    for (size_t i = 0; i < s->n; i++)
+        bl_blt_only_steps(s->sources[i].reader, first, end);
+}
+
+void bl_stream_rewind(bl_stream *s) {
+    for (size_t i = 0; i < s->n; i++)
+        bl_blt_rewind(s->sources[i].reader);
+    s->current = 0;
+    s->dropped_by_records = 0;
+}
+
+const bl_trace_info *bl_stream_info(const bl_stream *s) {
+    return &s->info;
+}
+
+const char *bl_stream_notes(const bl_stream *s) {
+    return s->notes;
+}
+
+bool bl_stream_is_complete(const bl_stream *s) {
+    return s->complete;
+}
+
+bl_digest bl_stream_digest(const bl_stream *s) {
+    return s->digest;
+}
+
+uint64_t bl_stream_dropped(const bl_stream *s) {
+    return s->dropped_by_index + s->dropped_by_records;
+}

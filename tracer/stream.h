@@ -1,0 +1,42 @@
+/*
+ * stream.h: a trace as its readers want it: one sequence of records with logical ids.
+ *
+ * A path is a .blt file or a directory of them (each host records the ranks it has); a directory is
+ * one trace. Physical ids are turned into experts through their own epoch's map. What is wrong but
+ * can be lived with is said in the notes: a file cut at its last whole chunk, ranks that are
+ * missing
+ * ("incomplete: rank 2"), records that were dropped. A step of which a cut file kept only a part is
+ * left out.
+ */
+#ifndef BL_TRACER_STREAM_H
+#define BL_TRACER_STREAM_H
+
+#include "core/hash.h"
+#include "tracer/trace.h"
+
+typedef struct bl_stream bl_stream;
+
+/* The files of a directory must be of one model (BL_ERR_MODEL) and hold different ranks
+ * (BL_ERR_STATE). */
+bl_status bl_stream_open(const char *path, bl_stream **stream_p, bl_error *err);
+void bl_stream_free(bl_stream *stream); /* NULL is fine */
+
+const bl_trace_info *bl_stream_info(const bl_stream *stream); /* ranks of all files together */
+const char *bl_stream_notes(const bl_stream *stream);         /* "" when there is nothing to say */
+bool bl_stream_is_complete(const bl_stream *stream);          /* no cut file, no missing rank */
+bl_digest bl_stream_digest(const bl_stream *stream);
+
+/* The next record, its ids logical; its arrays hold until the next call. Files come one after
+ * another, so steps ascend for each rank, not over ranks. */
+bl_status bl_stream_next(bl_stream *stream, bl_record *record, bool *got, bl_error *err);
+
+/* As for bl_blt_reader, for all files. */
+void bl_stream_skip_bodies(bl_stream *stream, bool skip);
+void bl_stream_only_steps(bl_stream *stream, uint64_t first, uint64_t end);
+void bl_stream_rewind(bl_stream *stream);
+
+/* Records lost before they reached a file. For a cut file, the losses its records carry: complete
+ * once the stream has been read to its end. */
+uint64_t bl_stream_dropped(const bl_stream *stream);
+
+#endif
