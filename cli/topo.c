@@ -156,35 +156,35 @@ static void print_ranks(const bl_topology *topology, int domain) {
     }
 }
 
-/* " on host3, host4", or how many there are. */
-static void print_hosts(const bl_topology *topology, int domain) {
-    int hosts[MAX_SHOWN_HOSTS], n = 0;
+/* " on host3, host4", or how many there are; `marks` is scratch of n_ranks. */
+static void print_hosts(const bl_topology *topology, int domain, int *marks) {
+    int n = 0;
+    memset(marks, 0, (size_t)topology->n_hosts * sizeof *marks);
     for (int rank = 0; rank < topology->n_ranks; rank++) {
         if (bl_topology_domain(topology, 1, rank) != domain)
             continue;
-        int seen = 0;
-        while (seen < n && hosts[seen] != topology->host[rank])
-            seen++;
-        if (seen < n)
-            continue;
-        if (n == MAX_SHOWN_HOSTS) {
-            fputs(" on several hosts", stdout);
-            return;
-        }
-        hosts[n++] = topology->host[rank];
+        n += marks[topology->host[rank]] == 0;
+        marks[topology->host[rank]] = 1;
     }
-    for (int i = 0; i < n; i++)
-        printf("%s%s", i == 0 ? " on " : ", ", topology->host_names[hosts[i]]);
+    const char *word = " on ";
+    for (int host = 0; host < topology->n_hosts && n <= MAX_SHOWN_HOSTS; host++) {
+        if (marks[host] == 0)
+            continue;
+        printf("%s%s", word, topology->host_names[host]);
+        word = ", ";
+    }
+    if (n > MAX_SHOWN_HOSTS)
+        printf(" on %d hosts", n);
 }
 
-static void show_domains(const bl_topology *topology) {
+static void show_domains(const bl_topology *topology, int *marks) {
     const int n = topology->levels[1].n_domains;
     const int shown = n <= MAX_SHOWN_DOMAINS ? n : MAX_SHOWN_DOMAINS;
     putchar('\n');
     for (int domain = 0; domain < shown; domain++) {
         printf("%s %d: ranks ", topology->levels[1].name, domain);
         print_ranks(topology, domain);
-        print_hosts(topology, domain);
+        print_hosts(topology, domain, marks);
         putchar('\n');
     }
     if (shown < n)
@@ -192,7 +192,7 @@ static void show_domains(const bl_topology *topology) {
 }
 
 static bl_status print_table(const bl_topology *topology, bl_error *err) {
-    int *counts;
+    int *counts; /* scratch, also for hosts: there are no more of them than ranks */
     BL_TRY(BL_CALLOC(counts, topology->n_ranks, err));
     const bool latency = topology->pair_latency_s != NULL;
     const bool bandwidth = topology->pair_bytes_per_s != NULL;
@@ -204,7 +204,7 @@ static bl_status print_table(const bl_topology *topology, bl_error *err) {
     if (latency || bandwidth)
         printf("single pairs differ in %s%s%s\n", latency ? "latency" : "",
                latency && bandwidth ? " and " : "", bandwidth ? "bandwidth" : "");
-    show_domains(topology);
+    show_domains(topology, counts);
     puts("\nm measured, d datasheet, a assumed. A pair of ranks uses one port; the ranks of one\n"
          "domain share its ports into the next level. 44 MB is one expert of DeepSeek-V3 in FP8.");
     free(counts);

@@ -30,16 +30,16 @@ typedef struct reader {
     parameter parameters[MAX_PARAMETERS];
 } reader;
 
-/* Copy a name that goes to terminals and files: 1 to room-1 printable ASCII characters, no '/'. */
+/* Copy a name that goes to terminals and files: 1 to room-1 printable ASCII characters. */
 static bl_status copy_label(const reader *in, const char *text, const char *what, char *out,
                             size_t room, bl_error *err) {
     const size_t length = strlen(text);
     bool plain = length > 0 && length < room;
     for (size_t i = 0; plain && i < length; i++)
-        plain = text[i] >= ' ' && text[i] <= '~' && text[i] != '/';
+        plain = text[i] >= ' ' && text[i] <= '~';
     if (!plain)
         return bl_fail_at(err, BL_ERR_PARSE, bl_at(in->file),
-                          "%s must have 1 to %zu printable characters and no '/'", what, room - 1);
+                          "%s must have 1 to %zu printable characters", what, room - 1);
     memcpy(out, text, length + 1);
     return BL_OK;
 }
@@ -241,6 +241,9 @@ static bl_status read_levels(const reader *in, bl_topology *out, bl_error *err) 
         const char *name;
         BL_TRY(bl_json_string(item, "name", in->file, &name, err));
         BL_TRY(copy_label(in, name, "a level's name", level->name, sizeof level->name, err));
+        if (strchr(level->name, '/') != NULL)
+            return bl_fail_at(err, BL_ERR_PARSE, bl_at(in->file),
+                              "level \"%s\": the name must have no '/'", level->name);
         for (size_t other = 0; other < k; other++) {
             if (strcmp(out->levels[other].name, level->name) == 0)
                 return bl_fail_at(err, BL_ERR_PARSE, bl_at(in->file),
@@ -390,16 +393,15 @@ static bl_status number_hosts(const reader *in, const json_t *list, label *label
         const json_t *item = json_array_get(list, (size_t)rank);
         const char *path, *host;
         BL_TRY(bl_json_string_or(item, "path", "", in->file, &path, err));
-        BL_TRY(bl_json_string_or(item, "host", path, in->file, &host, err));
+        BL_TRY(bl_json_string_or(item, "host", path[0] != '\0' ? path : "host0", in->file, &host,
+                                 err));
         labels[rank] = (label){host, strlen(host), rank};
     }
     out->n_hosts = number_labels(labels, n, first, out->host);
     BL_TRY(BL_CALLOC(out->host_names, out->n_hosts, err));
     for (int i = 0; i < n; i++) {
         char *name = out->host_names[out->host[labels[i].rank]];
-        if (labels[i].length == 0 || (name[0] == '\0' && strchr(labels[i].text, '/') != NULL))
-            snprintf(name, sizeof out->host_names[0], "host%d", out->host[labels[i].rank]);
-        else if (name[0] == '\0')
+        if (name[0] == '\0')
             BL_TRY(copy_label(in, labels[i].text, "a host's name", name, sizeof out->host_names[0],
                               err));
     }
@@ -412,6 +414,8 @@ static bl_status number_ranks(const reader *in, const json_t *list, label *label
     for (int rank = 0; rank < n; rank++) {
         const json_t *item = json_array_get(list, (size_t)rank);
         const char *path;
+        if (!json_is_object(item))
+            return bl_fail_at(err, BL_ERR_PARSE, bl_at(in->file), "rank %d is not an object", rank);
         BL_TRY(bl_json_string_or(item, "path", "", in->file, &path, err));
         BL_TRY(check_path(in, path, rank, out->n_levels - 1, err));
         BL_TRY(read_rank_device(in, item, rank, out, err));
