@@ -1,0 +1,351 @@
+#include "runtime/store.h"
+
+#include "core/hash.h"
+#include "core/mem.h"
+
+#include <assert.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ALIGNMENT ((size_t)64) /* a cache line, and what vector loads want */
+#define NO_BUFFER (-1)
+
+/* Where a buffer is in its life. */
+typedef enum buffer_use { FREE, RESERVED, IN_SLOT, DISPLACED } buffer_use;
+
+typedef struct layer_table {
+    bl_layer_placement map;
+    int *slot_buffer;   /* [own slots] */
+    int *expert_buffer; /* [n_experts] buffer that serves the expert here, or NO_BUFFER */
+    int *displaced;     /* [own slots]: the first n_displaced wait for retire */
+    int n_displaced;
+    int *scratch_slots, *scratch_experts; /* the tables a commit builds before it swaps */
+} layer_table;
+
+struct bl_store {
+    int rank, n_layers, n_experts, n_buffers, n_free;
+    size_t bundle_bytes, stride; /* stride: bundle_bytes rounded up to ALIGNMENT */
+    unsigned char *memory;       /* [n_buffers][stride] */
+    unsigned char *use;          /* [n_buffers] buffer_use */
+    int *free;                   /* [n_buffers]: the first n_free are the pool, a stack */
+    layer_table *layers;         /* [n_layers] */
+};
+
+static void *buffer_at(const bl_store *store, int buffer) {
+    return store->memory + (size_t)buffer * store->stride;
+}
+
+static int own_slots(const bl_layer_placement *map, int rank) {
+    return map->begin[rank + 1] - map->begin[rank];
+}
+
+static layer_table *table_of(const bl_store *store, int layer) {
+    int low = 0, high = store->n_layers;
+    while (low < high) {
+        const int middle = (low + high) / 2;
+        if (store->layers[middle].map.layer < layer)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < store->n_layers && store->layers[low].map.layer == layer ? &store->layers[low]
+                                                                          : NULL;
+}
+
+static bool is_reserved(const bl_store *store, int spare) {
+    return spare >= 0 && spare < store->n_buffers && store->use[spare] == RESERVED;
+}
+
+/* ---- create and free ----------------------------------------------------------------------- */
+
+static bl_status take_memory(bl_store *store, const bl_placement *initial, int n_spares,
+                             bl_error *err) {
+    size_t n_buffers = (size_t)n_spares, bytes;
+    for (int i = 0; i < initial->n_layers; i++)
+        n_buffers += (size_t)own_slots(&initial->layers[i], store->rank);
+    if (n_buffers > INT_MAX || !bl_size_mul(n_buffers, store->stride, &bytes))
+        return bl_fail(err, BL_ERR_NOMEM, "%zu expert buffers of %zu bytes are too many", n_buffers,
+                       store->stride);
+    void *memory;
+    if (posix_memalign(&memory, ALIGNMENT, bytes > 0 ? bytes : ALIGNMENT) != 0)
+        return bl_fail(err, BL_ERR_NOMEM,
+                       "out of memory for %zu expert buffers (slots and spares) of %zu bytes",
+                       n_buffers, store->stride);
+    store->memory = memset(memory, 0, bytes);
+    store->n_buffers = (int)n_buffers;
+    BL_TRY(BL_CALLOC(store->use, n_buffers, err));
+    return BL_CALLOC(store->free, n_buffers, err);
+}
+
+static bl_status create_layer(bl_store *store, const bl_layer_placement *initial, int *next_buffer,
+                              layer_table *out, bl_error *err) {
+    BL_TRY(bl_layer_placement_copy(initial, &out->map, err));
+    const int n_slots = own_slots(&out->map, store->rank);
+    const int first = out->map.begin[store->rank];
+    BL_TRY(BL_CALLOC(out->slot_buffer, n_slots, err));
+    BL_TRY(BL_CALLOC(out->displaced, n_slots, err));
+    BL_TRY(BL_CALLOC(out->scratch_slots, n_slots, err));
+    BL_TRY(BL_CALLOC(out->expert_buffer, store->n_experts, err));
+    BL_TRY(BL_CALLOC(out->scratch_experts, store->n_experts, err));
+    for (int expert = 0; expert < store->n_experts; expert++)
+        out->expert_buffer[expert] = NO_BUFFER;
+    for (int i = 0; i < n_slots; i++) {
+        const int buffer = (*next_buffer)++;
+        const int expert = out->map.expert[first + i];
+        out->slot_buffer[i] = buffer;
+        store->use[buffer] = IN_SLOT;
+        if (expert != BL_NO_EXPERT)
+            out->expert_buffer[expert] = buffer;
+    }
+    return BL_OK;
+}
+
+static bl_status fill(bl_store *store, const bl_placement *initial, int n_spares, bl_error *err) {
+    BL_TRY(take_memory(store, initial, n_spares, err));
+    BL_TRY(BL_CALLOC(store->layers, initial->n_layers, err));
+    store->n_layers = initial->n_layers;
+    int next_buffer = 0;
+    for (int i = 0; i < initial->n_layers; i++)
+        BL_TRY(create_layer(store, &initial->layers[i], &next_buffer, &store->layers[i], err));
+    for (int buffer = store->n_buffers - 1; buffer >= next_buffer; buffer--)
+        store->free[store->n_free++] = buffer;
+    return BL_OK;
+}
+
+bl_status bl_store_create(const bl_placement *initial, int rank, size_t bundle_bytes, int n_spares,
+                          bl_store **out, bl_error *err) {
+    if (rank < 0 || rank >= initial->n_ranks)
+        return bl_fail(err, BL_ERR_RANGE, "rank %d is not below %d", rank, initial->n_ranks);
+    if (bundle_bytes == 0 || bundle_bytes > SIZE_MAX - ALIGNMENT || n_spares < 0)
+        return bl_fail(err, BL_ERR_RANGE, "an expert of %zu bytes and %d spares make no store",
+                       bundle_bytes, n_spares);
+    BL_TRY(bl_placement_check(initial, NULL, err));
+    bl_store *store;
+    BL_TRY(BL_CALLOC(store, 1, err));
+    store->rank = rank;
+    store->n_experts = initial->n_experts;
+    store->bundle_bytes = bundle_bytes;
+    store->stride = (bundle_bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    const bl_status st = fill(store, initial, n_spares, err);
+    if (st < 0) {
+        bl_store_free(store);
+        return st;
+    }
+    *out = store;
+    return BL_OK;
+}
+
+void bl_store_free(bl_store *store) {
+    if (store == NULL)
+        return;
+    for (int i = 0; i < store->n_layers; i++) {
+        layer_table *table = &store->layers[i];
+        bl_layer_placement_free(&table->map);
+        free(table->slot_buffer);
+        free(table->expert_buffer);
+        free(table->displaced);
+        free(table->scratch_slots);
+        free(table->scratch_experts);
+    }
+    free(store->layers);
+    free(store->free);
+    free(store->use);
+    free(store->memory);
+    free(store);
+}
+
+/* ---- serving ------------------------------------------------------------------------------- */
+
+int bl_store_rank(const bl_store *store) {
+    return store->rank;
+}
+
+size_t bl_store_bundle_bytes(const bl_store *store) {
+    return store->bundle_bytes;
+}
+
+size_t bl_store_resident_bytes(const bl_store *store) {
+    return (size_t)store->n_buffers * store->stride;
+}
+
+int bl_store_spares_free(const bl_store *store) {
+    return store->n_free;
+}
+
+const bl_layer_placement *bl_store_map(const bl_store *store, int layer) {
+    const layer_table *table = table_of(store, layer);
+    return table != NULL ? &table->map : NULL;
+}
+
+const void *bl_store_expert(const bl_store *store, int layer, int expert) {
+    const layer_table *table = table_of(store, layer);
+    if (table == NULL || expert < 0 || expert >= store->n_experts ||
+        table->expert_buffer[expert] == NO_BUFFER)
+        return NULL;
+    return buffer_at(store, table->expert_buffer[expert]);
+}
+
+void *bl_store_slot(bl_store *store, int layer, int slot) {
+    const layer_table *table = table_of(store, layer);
+    if (table == NULL || slot < table->map.begin[store->rank] ||
+        slot >= table->map.begin[store->rank + 1])
+        return NULL;
+    return buffer_at(store, table->slot_buffer[slot - table->map.begin[store->rank]]);
+}
+
+/* ---- migration ----------------------------------------------------------------------------- */
+
+bl_status bl_store_reserve(bl_store *store, int *spare_p, bl_error *err) {
+    if (store->n_free == 0)
+        return bl_fail(err, BL_ERR_STATE, "rank %d has no spare expert buffer left", store->rank);
+    const int spare = store->free[--store->n_free];
+    store->use[spare] = RESERVED;
+    *spare_p = spare;
+    return BL_OK;
+}
+
+void *bl_store_spare(bl_store *store, int spare) {
+    return is_reserved(store, spare) ? buffer_at(store, spare) : NULL;
+}
+
+static void to_pool(bl_store *store, int buffer) {
+    store->use[buffer] = FREE;
+    store->free[store->n_free++] = buffer;
+}
+
+void bl_store_unreserve(bl_store *store, int spare) {
+    if (is_reserved(store, spare))
+        to_pool(store, spare);
+}
+
+static bl_status check_next(const bl_store *store, const layer_table *table,
+                            const bl_layer_placement *next, bl_error *err) {
+    const bl_layer_placement *map = &table->map;
+    const bl_where where = bl_at_layer(NULL, map->layer);
+    if (next->n_ranks != map->n_ranks || next->n_experts != map->n_experts ||
+        memcmp(next->begin, map->begin, sizeof *map->begin * (size_t)(map->n_ranks + 1)) != 0)
+        return bl_fail_at(err, BL_ERR_SHAPE, where,
+                          "the next placement has other ranks, slots or experts than the one in "
+                          "force");
+    if (next->epoch != map->epoch + 1)
+        return bl_fail_at(err, BL_ERR_STATE, where,
+                          "rank %d is at epoch %llu and cannot commit epoch %llu", store->rank,
+                          (unsigned long long)map->epoch, (unsigned long long)next->epoch);
+    if (table->n_displaced > 0)
+        return bl_fail_at(err, BL_ERR_STATE, where,
+                          "rank %d has not retired %d buffers of the last commit", store->rank,
+                          table->n_displaced);
+    return bl_layer_placement_check(next, NULL, err);
+}
+
+/* Write into experts[] the buffer that will serve each expert of this rank under `next`: one it
+ * holds already, or an arrival. */
+static bl_status find_buffers(const bl_store *store, const layer_table *table,
+                              const bl_layer_placement *next, const bl_arrival *arrivals,
+                              int n_arrivals, int *experts, bl_error *err) {
+    const int layer = next->layer;
+    for (int expert = 0; expert < store->n_experts; expert++)
+        experts[expert] = NO_BUFFER;
+    for (int i = 0; i < n_arrivals; i++) {
+        const int expert = arrivals[i].expert, spare = arrivals[i].spare;
+        if (!is_reserved(store, spare))
+            return bl_fail_at(err, BL_ERR_STATE, bl_at_expert(NULL, layer, expert),
+                              "arrives in buffer %d, which is not reserved", spare);
+        for (int before = 0; before < i; before++) {
+            if (arrivals[before].spare == spare || arrivals[before].expert == expert)
+                return bl_fail_at(err, BL_ERR_STATE, bl_at_expert(NULL, layer, expert),
+                                  "arrivals %d and %d share an expert or a buffer", before, i);
+        }
+        if (expert < 0 || expert >= store->n_experts ||
+            bl_layer_find(next, store->rank, expert) < 0 ||
+            table->expert_buffer[expert] != NO_BUFFER)
+            return bl_fail_at(err, BL_ERR_STATE, bl_at_expert(NULL, layer, expert),
+                              "arrives on rank %d, where it is held already or has no slot",
+                              store->rank);
+        experts[expert] = spare;
+    }
+    for (int slot = next->begin[store->rank]; slot < next->begin[store->rank + 1]; slot++) {
+        const int expert = next->expert[slot];
+        if (expert == BL_NO_EXPERT || experts[expert] != NO_BUFFER)
+            continue;
+        experts[expert] = table->expert_buffer[expert];
+        if (experts[expert] == NO_BUFFER)
+            return bl_fail_at(err, BL_ERR_STATE, bl_at_expert(NULL, layer, expert),
+                              "gets a slot on rank %d but did not arrive there", store->rank);
+    }
+    return BL_OK;
+}
+
+/* Give every slot its buffer under `next`. An empty slot takes one that nobody serves from any
+ * more; what is left over after that is displaced. */
+static void swap_tables(bl_store *store, layer_table *table, const bl_layer_placement *next,
+                        int n_arrivals) {
+    const int first = next->begin[store->rank], n_slots = own_slots(next, store->rank);
+    int *slots = table->scratch_slots, *experts = table->scratch_experts;
+    for (int i = 0; i < n_slots; i++)
+        store->use[table->slot_buffer[i]] = DISPLACED;
+    for (int i = 0; i < n_slots; i++) {
+        const int expert = next->expert[first + i];
+        slots[i] = expert != BL_NO_EXPERT ? experts[expert] : NO_BUFFER;
+        if (slots[i] != NO_BUFFER)
+            store->use[slots[i]] = IN_SLOT;
+    }
+    int old = 0;
+    for (int i = 0; i < n_slots; i++) {
+        if (slots[i] != NO_BUFFER)
+            continue;
+        while (store->use[table->slot_buffer[old]] != DISPLACED)
+            old++;
+        slots[i] = table->slot_buffer[old];
+        store->use[slots[i]] = IN_SLOT;
+    }
+    for (int i = 0; i < n_slots; i++) {
+        if (store->use[table->slot_buffer[i]] == DISPLACED)
+            table->displaced[table->n_displaced++] = table->slot_buffer[i];
+    }
+    assert(table->n_displaced == n_arrivals);
+    table->scratch_slots = table->slot_buffer;
+    table->scratch_experts = table->expert_buffer;
+    table->slot_buffer = slots;
+    table->expert_buffer = experts;
+}
+
+bl_status bl_store_commit(bl_store *store, const bl_layer_placement *next,
+                          const bl_arrival *arrivals, int n_arrivals, bl_error *err) {
+    layer_table *table = table_of(store, next->layer);
+    if (table == NULL)
+        return bl_fail_at(err, BL_ERR_STATE, bl_at_layer(NULL, next->layer),
+                          "rank %d has no such MoE layer", store->rank);
+    BL_TRY(check_next(store, table, next, err));
+    BL_TRY(find_buffers(store, table, next, arrivals, n_arrivals, table->scratch_experts, err));
+    bl_layer_placement map;
+    BL_TRY(bl_layer_placement_copy(next, &map, err));
+    bl_layer_placement_free(&table->map);
+    table->map = map;
+    swap_tables(store, table, &table->map, n_arrivals);
+    return BL_OK;
+}
+
+void bl_store_retire(bl_store *store, int layer) {
+    layer_table *table = table_of(store, layer);
+    if (table == NULL)
+        return;
+    while (table->n_displaced > 0)
+        to_pool(store, table->displaced[--table->n_displaced]);
+}
+
+bl_status bl_store_hash_expert(const bl_store *store, int layer, int expert, uint64_t *hash,
+                               bl_error *err) {
+    const void *bundle = bl_store_expert(store, layer, expert);
+    *hash = 0;
+    if (bundle == NULL)
+        return bl_fail_at(err, BL_ERR_STATE, bl_at_expert(NULL, layer, expert),
+                          "rank %d does not hold it", store->rank);
+    *hash = bl_hash64(bundle, store->bundle_bytes);
+    return BL_OK;
+}
+
+uint64_t bl_store_hash_spare(const bl_store *store, int spare) {
+    return is_reserved(store, spare) ? bl_hash64(buffer_at(store, spare), store->bundle_bytes) : 0;
+}
