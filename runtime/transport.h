@@ -11,6 +11,18 @@
  *     channel MOVE      chunks of expert bundles on their way to another rank
  *     channel CONTROL   the rebalancer's transaction
  *
+ *  rank 0                                   rank 1
+ *    send(1, MOVE, mark 7) --- link ----->  [MOVE  from 0: 7]   receive(0, MOVE, 7)
+ *    send(1, STEP, mark 3) --- link ----->  [STEP  from 0: 3]   receive(0, STEP, 3)
+ *
+ * A *link* is one (sender, receiver, channel). It holds at most BL_LINK_BYTES that the receiver has
+ * not taken; a full link holds its sender back, and only that link: bulk on MOVE never delays STEP.
+ *
+ * A peer *closes* (bl_transport_close: all it sent is still delivered, then it is gone) or is
+ * *lost* (it died, or gave up with bl_transport_abandon). Both end in BL_ERR_PEER for whoever waits
+ * for it or sends to it, with its number in the message; only the second counts as lost. The others
+ * go on. A rank that is stopped but alive is noticed by deadlines alone.
+ *
  * Threads: one handle belongs to one thread (its rank). A rank may send to itself.
  * Back ends: transport_local.c (ranks are threads of one process), transport_ucx.c (processes).
  */
@@ -30,11 +42,18 @@ typedef enum bl_channel {
     BL_N_CHANNELS
 } bl_channel;
 
+/* What a link holds. A single message may be larger; it then waits for the link to drain. */
+#define BL_LINK_BYTES ((size_t)32 << 20)
+
+/* How long a send waits on a full link when nobody said otherwise. */
+#define BL_TRANSPORT_DEADLINE_S 60.0
+
 typedef struct bl_message {
     int from;
-    uint64_t mark;       /* sequence mark given by the sender */
+    uint64_t mark; /* sequence mark given by the sender */
     size_t bytes;
-    unsigned char *data; /* aligned to 16; owned by the receiver until bl_message_free() */
+    unsigned char *data; /* aligned to 16, not NULL even when empty; owned by the receiver until
+                            bl_message_free() */
 } bl_message;
 
 typedef struct bl_transport bl_transport;
@@ -43,31 +62,55 @@ int bl_transport_rank(const bl_transport *transport);
 int bl_transport_n_ranks(const bl_transport *transport);
 const char *bl_transport_name(const bl_transport *transport); /* "local", "ucx" */
 
-/* Send to `peer`; the buffer may be reused on return. Blocks only while the peer's link is full and
- * never longer than the transport's deadline. BL_ERR_PEER names a lost rank. */
+/* Seconds a send may wait on a full link, and close for its peers; > 0. */
+void bl_transport_set_deadline(bl_transport *transport, double seconds);
+
+/* Send to `peer`; the buffer may be reused on return. Blocks only while the peer's link is full, or
+ * while a message too large to be copied aside is being taken by the peer, and never longer than
+ * the transport's deadline: BL_ERR_TIMEOUT. BL_ERR_PEER names a rank that closed or was lost. A
+ * peer that stops in the middle of a large message counts as lost from then on. */
 bl_status bl_transport_send(bl_transport *transport, int peer, bl_channel channel, uint64_t mark,
                             const void *data, size_t bytes, bl_error *err);
 
-/* Wait for the next message of (peer, channel) and require its mark. Past `deadline_s` seconds:
- * BL_ERR_TIMEOUT naming the rank waited for. */
-bl_status bl_transport_receive(bl_transport *transport, int peer, bl_channel channel,
-                               uint64_t mark, double deadline_s, bl_message *out, bl_error *err);
+/* Wait for the next message of (peer, channel) and require its mark. Past `deadline_s` seconds
+ * (0: do not wait): BL_ERR_TIMEOUT naming the rank waited for. Another mark: BL_ERR_STATE, and the
+ * message stays where it is. What a peer sent before it closed or was lost is delivered first. */
+bl_status bl_transport_receive(bl_transport *transport, int peer, bl_channel channel, uint64_t mark,
+                               double deadline_s, bl_message *out, bl_error *err);
 
-/* Take the next message of a channel from whichever peer has one, without waiting; *got tells. */
-bl_status bl_transport_poll(bl_transport *transport, bl_channel channel, bl_message *out,
-                            bool *got, bl_error *err);
+/* The same for a wait that is part of a collective: the loss of *any* rank ends it, because a rank
+ * that noticed it may have left the collective, and waiting for that one would last until the
+ * deadline. */
+bl_status bl_transport_receive_whole(bl_transport *transport, int peer, bl_channel channel,
+                                     uint64_t mark, double deadline_s, bl_message *out,
+                                     bl_error *err);
+
+/* Take the next message of a channel from whichever peer has one, without waiting; *got tells.
+ * Peers take turns. */
+bl_status bl_transport_poll(bl_transport *transport, bl_channel channel, bl_message *out, bool *got,
+                            bl_error *err);
+
+/* The same, asleep for up to `wait_s` seconds until there is one. None having come is no error. */
+bl_status bl_transport_await(bl_transport *transport, bl_channel channel, double wait_s,
+                             bl_message *out, bool *got, bl_error *err);
 
 void bl_message_free(bl_message *message); /* safe on a zeroed struct */
 
-/* First rank known to be lost, or -1. */
-int bl_transport_lost(const bl_transport *transport);
+/* Lowest rank known to be lost, or -1. */
+int bl_transport_lost(bl_transport *transport);
 
-/* Bytes and messages sent so far, over all channels or one (channel -1: all). */
+/* Bytes and messages sent to other ranks so far (what a rank sends itself crosses no link), over
+ * one channel or all (channel -1). */
 uint64_t bl_transport_sent_bytes(const bl_transport *transport, int channel);
 uint64_t bl_transport_sent_messages(const bl_transport *transport, int channel);
 
-/* Closes in order: flushes what was sent, tells the peers, frees. NULL is fine. */
+/* Closes in order: flushes what was sent, tells the peers, frees. Peers that do not take what was
+ * sent to them are waited for up to the deadline. NULL is fine. */
 void bl_transport_close(bl_transport *transport);
+
+/* Closes as a crash would, for a rank that cannot go on: the peers see it as lost at once, and what
+ * was on its way may be lost with it. NULL is fine. */
+void bl_transport_abandon(bl_transport *transport);
 
 /* ---- back ends ---------------------------------------------------------------------------- */
 
@@ -77,10 +120,23 @@ bl_status bl_transport_local_open(int n_ranks, bl_transport **handles, bl_error 
 typedef struct bl_ucx_options {
     int rank, n_ranks;
     const char *rendezvous; /* "host:port" of rank 0's meeting point */
-    int rendezvous_fd;      /* >= 0: a listening socket inherited by rank 0; else it binds itself */
-    double deadline_s;      /* for connecting, and for a send on a full link */
+    int rendezvous_fd;      /* >= 0: a listening socket inherited by rank 0, which then is closed by
+                               open; else rank 0 binds `rendezvous` itself */
+    uint64_t job;           /* a number all ranks of a run agree on; others are turned away */
+    double deadline_s;      /* for connecting, and then the transport's deadline; > 0 */
 } bl_ucx_options;
 
+#define BL_UCX_OPTIONS_INIT ((bl_ucx_options){0, 1, NULL, -1, 0, BL_TRANSPORT_DEADLINE_S})
+
+/* Meet the other ranks and connect to all of them; returns when every pair has spoken. */
 bl_status bl_transport_ucx_open(const bl_ucx_options *options, bl_transport **out, bl_error *err);
+
+/* Fill rank, n_ranks, rendezvous and job from the environment that torchrun sets (RANK, WORLD_SIZE,
+ * MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID). torchrun's own store may occupy MASTER_PORT
+ * (TORCHELASTIC_USE_AGENT_STORE=True), then the port above it is used; BALLAST_RENDEZVOUS=host:port
+ * overrides both. `text` holds the rendezvous for as long as the options are used. *found is false
+ * when RANK and WORLD_SIZE are both unset. */
+bl_status bl_ucx_options_from_env(bl_ucx_options *options, char *text, size_t text_bytes,
+                                  bool *found, bl_error *err);
 
 #endif
