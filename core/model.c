@@ -4,6 +4,7 @@
 #include "core/mem.h"
 #include "core/model_source.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +30,14 @@ static const bl_family FAMILIES[] = {
     {.type = "phimoe", .all_moe = true, .width_key = "intermediate_size"},
     {.type = "grinmoe", .all_moe = true, .width_key = "intermediate_size"},
     {.type = "granitemoe", .all_moe = true, .width_key = "intermediate_size"},
+    {.type = "granitemoeshared", .all_moe = true, .width_key = "intermediate_size"},
+    {.type = "granitemoehybrid", .all_moe = true, .width_key = "intermediate_size"},
     {.type = "xverse", .all_moe = true, .width_key = "intermediate_size"},
+    {.type = "minicpm", .all_moe = true, .width_key = "intermediate_size"},
+    {.type = "hunyuan_v1_moe", .all_moe = true},
+    {.type = "yuan", .all_moe = true, .width_key = "ffn_hidden_size"},
+    {.type = "dbrx", .all_moe = true, .width_key = "ffn_hidden_size"},
+    {.type = "llama_moe", .all_moe = true},
     {.type = "jetmoe", .all_moe = true, .width_key = "ffn_hidden_size"},
     {.type = "deepseek_v4", .all_moe = true},
     {.type = "gemma4_text", .all_moe = true},
@@ -41,25 +49,63 @@ static const bl_family FAMILIES[] = {
     {.type = "llama4_text", .width_key = "intermediate_size", .n_shared = 1},
     {.type = "jamba", .width_key = "intermediate_size"},
     {.type = "openmoe", .width_key = "intermediate_size"},
+    {.type = "ernie4_5_moe"},
     {.type = "nemotron_h", .plain = true},
 };
 #define N_FAMILIES (sizeof FAMILIES / sizeof *FAMILIES)
 
 /* ---- getters over many names -------------------------------------------------------------- */
 
-bool bl_source_has(const bl_model_source *source, const char *key) {
+const json_t *bl_source_get(const bl_model_source *source, const char *key) {
     const json_t *value = json_object_get(source->shape, key);
-    return value != NULL && !json_is_null(value);
+    if (value == NULL || json_is_null(value))
+        value = json_object_get(source->experts, key);
+    return value == NULL || json_is_null(value) ? NULL : value;
+}
+
+bool bl_source_has(const bl_model_source *source, const char *key) {
+    return bl_source_get(source, key) != NULL;
+}
+
+/* The one integer that a list repeats for every decoder layer; NULL when it is no such list. */
+static const json_t *repeated(const bl_model_source *source, const json_t *list) {
+    const json_t *layers = bl_source_get(source, "num_hidden_layers");
+    const json_t *first = json_array_get(list, 0);
+    if (first == NULL || (json_int_t)json_array_size(list) != json_integer_value(layers))
+        return NULL;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *item = json_array_get(list, i);
+        if (!json_is_integer(item) || json_integer_value(item) != json_integer_value(first))
+            return NULL;
+    }
+    return first;
+}
+
+static bl_status value_of(const bl_model_source *source, const char *key, int64_t min, int64_t max,
+                          int64_t *out, bl_error *err) {
+    const json_t *value = bl_source_get(source, key);
+    if (json_is_array(value) && repeated(source, value) != NULL)
+        value = repeated(source, value);
+    if (!json_is_integer(value))
+        return bl_fail_at(err, BL_ERR_PARSE, bl_at(source->file), "%s is not an integer%s", key,
+                          json_is_array(value) ? ", nor the same one for every decoder layer" : "");
+    const int64_t number = json_integer_value(value);
+    if (number < min || number > max)
+        return bl_fail_at(err, BL_ERR_RANGE, bl_at(source->file),
+                          "%s is %lld, but must be in [%lld, %lld]", key, (long long)number,
+                          (long long)min, (long long)max);
+    *out = number;
+    return BL_OK;
 }
 
 static bl_status find_int(const bl_model_source *source, const char *const *keys, int64_t min,
                           int64_t max, const char **found, int64_t *out, bl_error *err) {
     *found = NULL;
     for (; *keys != NULL; keys++) {
-        int64_t value;
+        int64_t value = 0;
         if (!bl_source_has(source, *keys))
             continue;
-        BL_TRY(bl_json_int(source->shape, *keys, min, max, source->file, &value, err));
+        BL_TRY(value_of(source, *keys, min, max, &value, err));
         if (*found != NULL && value != *out)
             return bl_fail_at(err, BL_ERR_MODEL, bl_at(source->file), "%s is %lld, but %s is %lld",
                               *found, (long long)*out, *keys, (long long)value);
@@ -96,6 +142,26 @@ bl_status bl_source_int_or(const bl_model_source *source, const char *const *key
 static const char *string_of(const json_t *object, const char *key) {
     const char *text = json_string_value(json_object_get(object, key));
     return text != NULL ? text : "";
+}
+
+/* "model_type", or the architecture of configs without one: MiniCPMForCausalLM is minicpm. */
+static void find_type(const json_t *shape, char *out, size_t room) {
+    static const char ending[] = "ForCausalLM";
+    const char *type = string_of(shape, "model_type");
+    size_t length = strlen(type);
+    const bool named = length > 0;
+    if (!named) {
+        const json_t *first = json_array_get(json_object_get(shape, "architectures"), 0);
+        type = json_is_string(first) ? json_string_value(first) : "";
+        length = strlen(type);
+        const size_t end = sizeof ending - 1;
+        if (length > end && strcmp(type + length - end, ending) == 0)
+            length -= end;
+    }
+    length = length < room ? length : room - 1;
+    for (size_t i = 0; i < length; i++)
+        out[i] = named ? type[i] : (char)tolower((unsigned char)type[i]);
+    out[length] = '\0';
 }
 
 static const bl_family *find_family(const char *type) {
@@ -204,9 +270,10 @@ static bl_status read_shared(const bl_model_source *source, bl_model *model, bl_
                             KEYS("shared_expert_intermediate_size", "shared_intermediate_size"), 0,
                             BL_MAX_WIDTH, 0, &width, err));
     const int known = source->family != NULL ? source->family->n_shared : 0;
-    return bl_source_int_or(
-        source, KEYS("n_shared_experts", "num_shared_experts", "moe_num_shared_experts"), 0, 1024,
-        width > 0 ? 1 : known, &model->n_shared_experts, err);
+    return bl_source_int_or(source,
+                            KEYS("n_shared_experts", "num_shared_experts", "num_shared_expert",
+                                 "moe_num_shared_experts"),
+                            0, 1024, width > 0 ? 1 : known, &model->n_shared_experts, err);
 }
 
 static bl_status read_mtp(const bl_model_source *source, bl_model *model, bl_error *err) {
@@ -219,14 +286,40 @@ static bl_status read_mtp(const bl_model_source *source, bl_model *model, bl_err
                             4096, used ? modules * each : 0, &model->n_mtp_layers, err);
 }
 
+/* LLaMA-MoE: "size_experts" lists the width of every expert of every layer; they must be equal. */
+static bl_status read_listed_width(const bl_model_source *source, int *out, bl_error *err) {
+    const json_t *layers;
+    BL_TRY(bl_json_array(source->shape, "size_experts", source->file, &layers, err));
+    const json_int_t width = json_integer_value(json_array_get(json_array_get(layers, 0), 0));
+    for (size_t layer = 0; layer < json_array_size(layers); layer++) {
+        const json_t *experts = json_array_get(layers, layer);
+        for (size_t e = 0; e < json_array_size(experts); e++) {
+            const json_t *item = json_array_get(experts, e);
+            if (!json_is_integer(item) || json_integer_value(item) != width)
+                return bl_fail_at(err, BL_ERR_MODEL, bl_at_expert(source->file, (int)layer, (int)e),
+                                  "size_experts: experts of different sizes are not supported");
+        }
+    }
+    if (width < 1 || width > BL_MAX_WIDTH)
+        return bl_fail_at(err, BL_ERR_RANGE, bl_at(source->file),
+                          "size_experts is %lld, but must be in [1, %d]", (long long)width,
+                          BL_MAX_WIDTH);
+    *out = (int)width;
+    return BL_OK;
+}
+
 static bl_status read_widths(const bl_model_source *source, bl_model *model, bl_error *err) {
     const bl_family *family = source->family;
     const char *width = "moe_intermediate_size";
     if (family != NULL && family->width_key != NULL && !bl_source_has(source, width))
         width = family->width_key;
-    BL_TRY(bl_source_int(source, KEYS("hidden_size", "n_embd"), 1, BL_MAX_WIDTH,
+    BL_TRY(bl_source_int(source, KEYS("hidden_size", "n_embd", "d_model"), 1, BL_MAX_WIDTH,
                          &model->hidden_size, err));
-    BL_TRY(bl_source_int(source, KEYS(width), 1, BL_MAX_WIDTH, &model->moe_intermediate_size, err));
+    if (!bl_source_has(source, width) && bl_source_has(source, "size_experts"))
+        BL_TRY(read_listed_width(source, &model->moe_intermediate_size, err));
+    else
+        BL_TRY(bl_source_int(source, KEYS(width), 1, BL_MAX_WIDTH, &model->moe_intermediate_size,
+                             err));
     return bl_source_int_or(source, KEYS("routed_expert_hidden_size", "moe_latent_size"), 1,
                             BL_MAX_WIDTH, model->hidden_size, &model->expert_hidden_size, err);
 }
@@ -243,7 +336,7 @@ static bl_status read_model(const bl_model_source *source, bl_model *model, bl_e
     keep_printable(type, length < room ? length : room, model->type);
     BL_TRY(read_name(source, model, err));
     BL_TRY(read_experts(source, model, err));
-    BL_TRY(bl_source_int(source, KEYS("num_hidden_layers", "num_layers", "n_layer"), 1,
+    BL_TRY(bl_source_int(source, KEYS("num_hidden_layers", "num_layers", "n_layer", "n_layers"), 1,
                          BL_MAX_LAYERS, &model->n_layers, err));
     BL_TRY(read_widths(source, model, err));
     BL_TRY(read_shared(source, model, err));
@@ -257,8 +350,16 @@ static bl_status read_root(const json_t *root, const json_t *beside, const char 
     if (!json_is_object(root))
         return bl_fail_at(err, BL_ERR_PARSE, bl_at(file), "a model config must be a JSON object");
     const json_t *shape = find_shape(root);
-    const bl_model_source source = {root, shape, find_quant(root, shape, beside),
-                                    find_family(string_of(shape, "model_type")), file};
+    const json_t *experts = json_object_get(shape, "moe_config");
+    char type[64];
+    find_type(shape, type, sizeof type);
+    const bl_model_source source = {
+        .root = root,
+        .shape = shape,
+        .experts = experts != NULL ? experts : json_object_get(shape, "ffn_config"),
+        .quant = find_quant(root, shape, beside),
+        .family = find_family(type),
+        .file = file};
     bl_model model = {0};
     const bl_status st = read_model(&source, &model, err);
     if (st < 0)

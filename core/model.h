@@ -63,12 +63,15 @@ typedef struct bl_model {
     size_t expert_bytes;           /* one expert of one layer: sum of bundle[].bytes */
     size_t dispatch_bytes_per_row; /* one token row sent to an expert */
     size_t combine_bytes_per_row;  /* one token row sent back */
-    double kv_bytes_per_token;     /* all layers; 0 when the config does not tell */
+    double kv_bytes_per_token; /* all layers whose cache grows with every token (not those with a
+                                  window or a state); 0 when the config does not tell */
 } bl_model;
 
 /* Load config.json or model.json, or a directory that holds config.json. A model whose MoE layers
- * cannot be told for certain is BL_ERR_MODEL with the key that is missing. Free with
- * bl_model_free(). */
+ * cannot be told for certain is BL_ERR_MODEL with the key that is missing; "moe_layers": [ids] in
+ * the file settles it. The weight format comes from "weight_format", else from the quantization in
+ * the config or in hf_quant_config.json beside it, else from the dtype; one that is not known is
+ * refused too, and a "bundle" settles it. Free with bl_model_free(). */
 bl_status bl_model_load(const char *path, bl_model *out, bl_error *err);
 bl_status bl_model_from_json(const json_t *root, const char *file, bl_model *out, bl_error *err);
 void bl_model_free(bl_model *model); /* safe on a zeroed struct */

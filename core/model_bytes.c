@@ -260,8 +260,13 @@ static bl_status read_row_bytes(const bl_model_source *source, bl_model *model, 
 static int count_words(const json_t *types) {
     static const char *const growing[] = {"full_attention", "deepseek_sparse_attention",
                                           "attention"};
-    static const char *const bounded[] = {
-        "sliding_attention", "chunked_attention", "linear_attention", "mamba", "moe", "mlp"};
+    static const char *const bounded[] = {"sliding_attention",
+                                          "chunked_attention",
+                                          "linear_attention",
+                                          "mamba",
+                                          "conv",
+                                          "moe",
+                                          "mlp"};
     int layers = 0;
     for (size_t i = 0; i < json_array_size(types); i++) {
         const char *word = json_string_value(json_array_get(types, i));
@@ -286,6 +291,14 @@ static int count_letter(const char *text, char letter) {
     return n;
 }
 
+/* MiniMax: 1 is full attention, 0 a state. */
+static int count_ones(const json_t *types) {
+    int n = 0;
+    for (size_t i = 0; i < json_array_size(types); i++)
+        n += json_integer_value(json_array_get(types, i)) == 1;
+    return n;
+}
+
 static bl_status growing_layers(const bl_model_source *source, int n_layers, int *out,
                                 bl_error *err) {
     const json_t *shape = source->shape;
@@ -303,8 +316,8 @@ static bl_status growing_layers(const bl_model_source *source, int n_layers, int
         *out = count_letter(text_of(shape, "hybrid_override_pattern"), '*');
     else if (json_is_array(json_object_get(linear, "full_attn_layers")))
         *out = (int)json_array_size(json_object_get(linear, "full_attn_layers"));
-    else if (bl_source_has(source, "attn_type_list"))
-        *out = -1;
+    else if (json_is_array(json_object_get(shape, "attn_type_list")))
+        *out = count_ones(json_object_get(shape, "attn_type_list"));
     else if (bl_source_has(source, "full_attention_interval")) {
         BL_TRY(
             bl_source_int(source, KEYS("full_attention_interval"), 1, BL_MAX_LAYERS, &every, err));

@@ -177,11 +177,26 @@ static bl_status by_period(const bl_model_source *source, int n_layers, bool *mo
     return BL_OK;
 }
 
-/* ERNIE, OpenMoE: the last of every n layers, from start to end inclusive. */
+/* Dense layers first, all others MoE. */
+static bl_status by_dense_count(const bl_model_source *source, int n_layers, bool *moe,
+                                bl_error *err) {
+    int first;
+    BL_TRY(bl_source_int(source, KEYS("num_dense_layers"), 0, n_layers, &first, err));
+    for (int layer = first; layer < n_layers; layer++)
+        moe[layer] = true;
+    return BL_OK;
+}
+
+/* ERNIE, OpenMoE: the last of every n layers, from start to end inclusive. Other models count their
+ * intervals from another layer. */
 static bl_status by_interval(const bl_model_source *source, int n_layers, bool *moe,
                              bl_error *err) {
     int every, start, end;
-    BL_TRY(bl_source_int(source, KEYS("moe_layer_interval"), 1, BL_MAX_LAYERS, &every, err));
+    BL_TRY(bl_source_int_or(source, KEYS("moe_layer_interval"), 1, BL_MAX_LAYERS, 1, &every, err));
+    if (every > 1 && source->family == NULL)
+        return fail_key(source, err, "moe_layer_interval",
+                        "the model_type is not known, so the first MoE layer is not either; add "
+                        "\"moe_layers\": [ids]");
     BL_TRY(bl_source_int_or(source, KEYS("moe_layer_start_index"), 0, n_layers, 0, &start, err));
     BL_TRY(bl_source_int_or(source, KEYS("moe_layer_end_index"), -1, n_layers - 1, n_layers - 1,
                             &end, err));
@@ -204,7 +219,9 @@ static const struct {
              {"mlp_only_layers", by_sparse_step},
              {"interleave_moe_layer_step", by_interleave},
              {"expert_layer_period", by_period},
-             {"moe_layer_interval", by_interval}};
+             {"num_dense_layers", by_dense_count},
+             {"moe_layer_interval", by_interval},
+             {"moe_layer_start_index", by_interval}};
 #define N_RULES (sizeof RULES / sizeof *RULES)
 
 /* Apply every rule that the config calls for; they must agree. *used is the first one's key. */

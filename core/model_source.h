@@ -3,8 +3,9 @@
  *
  * A config.json of a text model has its keys at the top; that of a multimodal model has them in
  * "text_config" (or "language_config", "llm_config") and leaves some, such as the quantization, at
- * the top. The same thing has many names, so every getter takes a list of keys; when a config holds
- * several of them they must agree.
+ * the top. A few put what concerns the experts into "moe_config" or "ffn_config". The same thing
+ * has many names, so every getter takes a list of keys; when a config holds several of them they
+ * must agree. A list with the same integer for every decoder layer counts as that integer.
  */
 #ifndef BL_CORE_MODEL_SOURCE_H
 #define BL_CORE_MODEL_SOURCE_H
@@ -28,8 +29,9 @@ typedef struct bl_family {
 
 typedef struct bl_model_source {
     const json_t *root;
-    const json_t *shape; /* root or one of its members */
-    const json_t *quant; /* quantization object, or NULL */
+    const json_t *shape;   /* root or one of its members */
+    const json_t *experts; /* moe_config of the shape, or NULL */
+    const json_t *quant;   /* quantization object, or NULL */
     const bl_family *family;
     const char *file;
 } bl_model_source;
@@ -40,7 +42,8 @@ bl_status bl_source_int(const bl_model_source *source, const char *const *keys, 
                         int64_t max, int *out, bl_error *err);
 bl_status bl_source_int_or(const bl_model_source *source, const char *const *keys, int64_t min,
                            int64_t max, int fallback, int *out, bl_error *err);
-/* Is a non-null value there? */
+/* The non-null value of a key, or NULL; borrowed. */
+const json_t *bl_source_get(const bl_model_source *source, const char *key);
 bool bl_source_has(const bl_model_source *source, const char *key);
 
 /* model_layers.c: fill moe_layers and n_moe_layers; n_layers is known. */

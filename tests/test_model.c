@@ -53,7 +53,10 @@ static void every_way_of_naming_layers(void **state) {
         {"\"expert_layer_period\":4,\"expert_layer_offset\":2", "2"},
         {"\"moe_layer_interval\":1,\"moe_layer_start_index\":1,\"moe_layer_end_index\":4",
          "1 2 3 4"},
-        {"\"moe_layer_interval\":3", "2 5"},
+        {"\"model_type\":\"openmoe\",\"moe_layer_interval\":3", "2 5"},
+        {"\"moe_layer_interval\":1", "0 1 2 3 4 5"},
+        {"\"moe_layer_start_index\":2", "2 3 4 5"},
+        {"\"num_dense_layers\":4", "4 5"},
         {"\"hybrid_override_pattern\":\"MEM*-E\"", "1 5"},
         {"\"layers_block_type\":[\"mamba\",\"moe\",\"attention\",\"moe\",\"mamba\",\"moe\"]",
          "1 3 5"},
@@ -104,6 +107,11 @@ static void what_cannot_be_told_is_refused(void **state) {
         {"{" SHAPE ",\"first_k_dense_replace\":6}", BL_ERR_MODEL, "none of the 6"},
         {"{" SHAPE ",\"first_k_dense_replace\":1,\"decoder_sparse_step\":1}", BL_ERR_MODEL,
          "disagree"},
+        {"{" SHAPE ",\"moe_layer_interval\":2}", BL_ERR_MODEL, "moe_layer_interval"},
+        {"{" SHAPE ",\"moe_layers\":[1],\"n_shared_experts\":[1,1,1,1,1,2]}", BL_ERR_PARSE,
+         "the same one for every decoder layer"},
+        {"{" SHAPE ",\"moe_layers\":[1],\"n_shared_experts\":[1,1]}", BL_ERR_PARSE,
+         "n_shared_experts is not an integer"},
         {"{" SHAPE ",\"decoder_sparse_step\":0}", BL_ERR_RANGE, "decoder_sparse_step"},
         {"{" SHAPE ",\"mlp_only_layers\":[9]}", BL_ERR_MODEL, "mlp_only_layers"},
         {"{" SHAPE ",\"hybrid_override_pattern\":\"ME\"}", BL_ERR_MODEL, "2 letters for 6"},
@@ -303,6 +311,55 @@ static void digest_depends_on_routing_only(void **state) {
     bl_model_free(&base);
 }
 
+/* Shapes of families whose configs are not in the shared data; widths and counts as published. */
+static void other_families(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *layers;
+        int n_experts, top_k, n_shared;
+        size_t expert;
+    } cases[] = {
+        /* DBRX: the experts' keys in an object of their own */
+        {"{\"model_type\":\"dbrx\",\"d_model\":64,\"n_layers\":2,\"ffn_config\":{"
+         "\"moe_num_experts\":16,\"moe_top_k\":4,\"ffn_hidden_size\":32}}",
+         "0 1", 16, 4, 0, 12288},
+        /* ERNIE 4.5 */
+        {"{\"model_type\":\"ernie4_5_moe\",\"num_hidden_layers\":6,\"moe_num_experts\":8,"
+         "\"moe_k\":2,\"moe_layer_start_index\":1,\"moe_layer_end_index\":4,"
+         "\"moe_layer_interval\":2,\"moe_num_shared_experts\":2,\"hidden_size\":64,"
+         "\"moe_intermediate_size\":32}",
+         "1 3", 8, 2, 2, 12288},
+        /* Hunyuan: one entry for every layer */
+        {"{\"model_type\":\"hunyuan_v1_moe\",\"num_hidden_layers\":3,\"num_experts\":8,"
+         "\"moe_topk\":[2,2,2],\"moe_intermediate_size\":[32,32,32],"
+         "\"num_shared_expert\":[1,1,1],\"hidden_size\":64}",
+         "0 1 2", 8, 2, 1, 12288},
+        /* LLaMA-MoE: a width for every expert */
+        {"{\"model_type\":\"llama_moe\",\"num_hidden_layers\":2,\"num_experts\":2,"
+         "\"num_selects\":1,\"size_experts\":[[32,32],[32,32]],\"hidden_size\":64}",
+         "0 1", 2, 1, 0, 12288},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        bl_error err;
+        bl_model model = {0};
+        assert_ok(parse(cases[i].text, &model, &err));
+        assert_string_equal(layers_of(&model), cases[i].layers);
+        assert_int_equal(model.n_experts, cases[i].n_experts);
+        assert_int_equal(model.top_k, cases[i].top_k);
+        assert_int_equal(model.n_shared_experts, cases[i].n_shared);
+        assert_int_equal(model.expert_bytes, cases[i].expert);
+        bl_model_free(&model);
+    }
+    bl_error err;
+    bl_model model = {0};
+    assert_fails(parse("{\"model_type\":\"llama_moe\",\"num_hidden_layers\":2,\"num_experts\":2,"
+                       "\"num_selects\":1,\"size_experts\":[[32,32],[32,31]],\"hidden_size\":64}",
+                       &model, &err),
+                 BL_ERR_MODEL, "different sizes");
+    assert_int_equal(err.layer, 1);
+    assert_int_equal(err.expert, 1);
+}
+
 static void names_and_files(void **state) {
     (void)state;
     bl_error err;
@@ -397,10 +454,10 @@ static const struct {
     {LRC "qwen3.config.json", 48, 0, 128, 8, 0, 0, 1, 9437184, NULL},
     {LRC "xverse.config.json", 28, 0, 64, 6, 2, 0, 1, 26542080, NULL},
     {"tiny-moe/config.json", 6, 0, 32, 4, 0, 0, 1, 49152, NULL},
-    {LRC "llamamoe.config.json", .refusal = "moe_intermediate_size"},
-    {LRC "llamamoes.config.json", .refusal = "moe_intermediate_size"},
-    {LRC "minicpm.config.json", .refusal = "moe_intermediate_size"},
-    {LRC "yuan.config.json", .refusal = "not a Mixture-of-Experts model"},
+    {LRC "llamamoe.config.json", 32, 0, 16, 4, 0, 0, 1, 16908288, NULL},
+    {LRC "llamamoes.config.json", 32, 0, 16, 4, 0, 0, 1, 16908288, NULL},
+    {LRC "minicpm.config.json", 40, 0, 8, 2, 0, 0, 1, 79626240, NULL},
+    {LRC "yuan.config.json", 24, 0, 32, 2, 0, 0, 1, 100663296, NULL},
     {LRC "nllb.config.json", .refusal = "encoder-decoder"},
     {LRC "switch.config.json", .refusal = "encoder-decoder"},
     {AI "nvidia--GLM-5.2-NVFP4_hf_quant_config.json", .refusal = "not a Mixture-of-Experts"},
@@ -461,6 +518,7 @@ int main(void) {
                                        cmocka_unit_test(kv_cache_of_every_kind),
                                        cmocka_unit_test(json_form_round_trips),
                                        cmocka_unit_test(digest_depends_on_routing_only),
+                                       cmocka_unit_test(other_families),
                                        cmocka_unit_test(names_and_files),
                                        cmocka_unit_test(public_configs),
                                        cmocka_unit_test(public_kv_bytes)};

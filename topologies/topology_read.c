@@ -503,7 +503,7 @@ static bl_status read_name(const reader *in, const char *name, bl_topology *out,
         BL_TRY(bl_json_string_or(in->root, "name", in->file != NULL ? in->file : "topology",
                                  in->file, &name, err));
     size_t i = 0;
-    for (; name[i] != '\0' && i < sizeof out->name - 1; i++)
+    for (; i < sizeof out->name - 1 && name[i] != '\0'; i++)
         out->name[i] = name[i] >= ' ' && name[i] <= '~' ? name[i] : '?';
     out->name[i] = '\0';
     return BL_OK;
