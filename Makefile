@@ -21,7 +21,9 @@ endif
 # Contraction into fused multiply-adds would make a sum depend on how the compiler schedules it.
 FLAGS := -std=c11 -D_POSIX_C_SOURCE=200809L -fPIC -ffp-contract=off -pthread $(WARN) \
          $(OPT.$(VARIANT)) -I. -Iinclude -DBL_VERSION='"$(VERSION)"' $(CPPFLAGS) $(CFLAGS)
-LIBS  := -lglpk -lcsv -ljansson -lzstd -lxxhash -lucp -lucs -lrt -lm -pthread
+# --as-needed: programs that use no UCX do not load it, whose memory hooks crash under the thread
+# sanitizer.
+LIBS  := -Wl,--as-needed -lglpk -lcsv -ljansson -lzstd -lxxhash -lucp -lucs -lrt -lm -pthread
 
 ROOMS := core topologies tracer planner planner/engines runtime rebalancer cli
 SRC   := $(wildcard $(ROOMS:%=%/*.c))
