@@ -5,7 +5,7 @@
 
 typedef struct repair {
     const bl_problem *problem;
-    const double *load;
+    double *load;        /* [n_experts] over all scenarios */
     const bl_holds *now; /* what the current placement holds: putting that back is no move */
     bl_layer_placement *placement;
     int *copies; /* [n_experts] */
@@ -148,23 +148,25 @@ static bl_status make_servable(repair *r, bl_error *err) {
     return bl_align_slots(problem, r->placement, err);
 }
 
-bl_status bl_anchor_start(const bl_problem *problem, const double *load, bl_layer_placement *out,
-                          bl_error *err) {
+bl_status bl_anchor_start(const bl_problem *problem, bl_layer_placement *out, bl_error *err) {
     if (bl_problem_current_fits(problem))
         return bl_layer_placement_copy(problem->current, out, err);
     bl_layer_placement made = {0};
     BL_TRY(bl_problem_empty_placement(problem, &made, err));
     bl_holds now = {0};
-    repair r = {.problem = problem, .load = load, .now = &now, .placement = &made};
+    repair r = {.problem = problem, .now = &now, .placement = &made};
     bl_status st;
     BL_TRY_GOTO(st, bl_holds_create(problem->n_ranks, problem->n_experts, &now, err), done);
     BL_TRY_GOTO(st, bl_holds_create(problem->n_ranks, problem->n_experts, &r.holds, err), done);
     BL_TRY_GOTO(st, BL_CALLOC(r.copies, problem->n_experts, err), done);
+    BL_TRY_GOTO(st, BL_CALLOC(r.load, problem->n_experts, err), done);
+    bl_problem_sum_load(problem, r.load);
     bl_holds_add(&now, problem->current);
     BL_TRY_GOTO(st, make_servable(&r, err), done);
     *out = made;
     made = (bl_layer_placement){0};
 done:
+    free(r.load);
     free(r.copies);
     bl_holds_free(&r.holds);
     bl_holds_free(&now);

@@ -15,7 +15,6 @@
  * that fits is returned as it is, holes and all. `load[n_experts]` says which copies are dear.
  * BL_ERR_INFEASIBLE when covering every expert needs more than max_moves. Staying copies keep their
  * slots. */
-bl_status bl_anchor_start(const bl_problem *problem, const double *load, bl_layer_placement *out,
-                          bl_error *err);
+bl_status bl_anchor_start(const bl_problem *problem, bl_layer_placement *out, bl_error *err);
 
 #endif

@@ -96,7 +96,9 @@ bl_status bl_bound_of(const bl_problem *problem, bl_bound *out, bl_error *err) {
     BL_TRY(BL_CALLOC(sum, n_experts, err));
     bl_status st = BL_OK;
     bl_load_bounds bounds;
-    double total = 0.0, apart = 0.0, largest = -1.0;
+    const double total = bl_problem_total_load(problem);
+    bl_problem_sum_load(problem, sum);
+    double apart = 0.0, largest = -1.0;
     const char *kind = "mean"; /* of the scenario that adds most */
     for (int s = 0; s < problem->n_scenarios; s++) {
         const double *load = problem->load + (size_t)s * (size_t)n_experts;
@@ -109,10 +111,6 @@ bl_status bl_bound_of(const bl_problem *problem, bl_bound *out, bl_error *err) {
         if (best.load > largest) {
             largest = best.load;
             kind = best.kind;
-        }
-        for (int expert = 0; expert < n_experts; expert++) {
-            sum[expert] += load[expert];
-            total += load[expert];
         }
     }
     bl_bound bound = {1.0, "mean"};

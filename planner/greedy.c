@@ -153,10 +153,7 @@ bl_status bl_greedy(const bl_problem *problem, bl_layer_placement *out, bl_error
     bl_status st;
     BL_TRY_GOTO(st, BL_CALLOC(sum, n_experts, err), done);
     BL_TRY_GOTO(st, BL_CALLOC(copies, n_experts, err), done);
-    for (int s = 0; s < problem->n_scenarios; s++) {
-        for (int expert = 0; expert < n_experts; expert++)
-            sum[expert] += problem->load[(size_t)s * (size_t)n_experts + (size_t)expert];
-    }
+    bl_problem_sum_load(problem, sum);
     BL_TRY_GOTO(st,
                 bl_replicate(sum, n_experts, bl_problem_n_slots(problem),
                              bl_problem_active_ranks(problem), copies, NULL, NULL, err),

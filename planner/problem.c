@@ -89,13 +89,24 @@ int bl_problem_n_slots(const bl_problem *problem) {
     return n_slots;
 }
 
-bool bl_problem_is_idle(const bl_problem *problem) {
-    const size_t n = (size_t)problem->n_scenarios * (size_t)problem->n_experts;
-    for (size_t at = 0; at < n; at++) {
-        if (problem->load[at] > 0.0)
-            return false;
+void bl_problem_sum_load(const bl_problem *problem, double *sum) {
+    for (int expert = 0; expert < problem->n_experts; expert++) {
+        sum[expert] = 0.0;
+        for (int s = 0; s < problem->n_scenarios; s++)
+            sum[expert] += problem->load[(size_t)s * (size_t)problem->n_experts + (size_t)expert];
     }
-    return true;
+}
+
+double bl_problem_total_load(const bl_problem *problem) {
+    const size_t n = (size_t)problem->n_scenarios * (size_t)problem->n_experts;
+    double total = 0.0;
+    for (size_t at = 0; at < n; at++)
+        total += problem->load[at];
+    return total;
+}
+
+bool bl_problem_is_idle(const bl_problem *problem) {
+    return bl_problem_total_load(problem) == 0.0; /* loads are not negative */
 }
 
 bool bl_problem_current_fits(const bl_problem *problem) {

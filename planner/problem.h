@@ -30,6 +30,9 @@
  * nothing; traffic that has really drifted costs ten per cent and more. */
 #define BL_MIN_GAIN_DEFAULT 0.03
 
+/* What a search that starts from a current placement counts against every move, in max/mean. */
+#define BL_MOVE_PRICE 1e-4
+
 typedef struct bl_problem {
     int layer; /* decoder-layer id, for messages */
     int n_experts, n_ranks;
@@ -52,6 +55,10 @@ bl_status bl_problem_check(const bl_problem *problem, bl_error *err);
 /* Ranks with slots. */
 int bl_problem_active_ranks(const bl_problem *problem);
 int bl_problem_n_slots(const bl_problem *problem);
+
+/* sum[n_experts]: load of every expert over all scenarios. */
+void bl_problem_sum_load(const bl_problem *problem, double *sum);
+double bl_problem_total_load(const bl_problem *problem);
 
 /* True when no scenario has any load: nothing can be said about such a layer. */
 bool bl_problem_is_idle(const bl_problem *problem);

@@ -113,13 +113,17 @@ static bl_status level_on_sum(const bl_problem *problem, const bl_layer_placemen
                               double *share, bl_error *err) {
     double *sum;
     BL_TRY(BL_CALLOC(sum, problem->n_experts, err));
-    for (int s = 0; s < problem->n_scenarios; s++) {
-        for (int expert = 0; expert < problem->n_experts; expert++)
-            sum[expert] += problem->load[(size_t)s * (size_t)problem->n_experts + (size_t)expert];
-    }
+    bl_problem_sum_load(problem, sum);
     const bl_status st = bl_shares_level(placement, sum, share, err);
     free(sum);
     return st;
+}
+
+bl_status bl_shares_unsupported(const bl_problem *problem, bl_error *err) {
+    return bl_fail_at(err, BL_ERR_UNSUPPORTED, bl_at_layer(NULL, problem->layer),
+                      "the planner cannot score the split rule '%s' from loads alone; plan with "
+                      "--rule even or fractions",
+                      bl_rule_names[problem->rule]);
 }
 
 bl_status bl_shares_of(const bl_problem *problem, const bl_layer_placement *placement,
@@ -127,10 +131,7 @@ bl_status bl_shares_of(const bl_problem *problem, const bl_layer_placement *plac
     if (problem->rule == BL_RULE_FRACTIONS)
         return level_on_sum(problem, placement, share, err);
     if (problem->rule != BL_RULE_EVEN)
-        return bl_fail_at(err, BL_ERR_UNSUPPORTED, bl_at_layer(NULL, problem->layer),
-                          "the planner cannot score the split rule '%s' from loads alone; plan "
-                          "with --rule even or fractions",
-                          bl_rule_names[problem->rule]);
+        return bl_shares_unsupported(problem, err);
     bl_copies copies;
     BL_TRY(bl_copies_of(placement, &copies, err));
     bl_split_even_shares(placement, &copies, share);

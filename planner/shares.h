@@ -24,4 +24,7 @@ bl_status bl_shares_level(const bl_layer_placement *placement, const double *loa
 bl_status bl_shares_of(const bl_problem *problem, const bl_layer_placement *placement,
                        double *share, bl_error *err);
 
+/* The refusal of a rule other than those two. */
+bl_status bl_shares_unsupported(const bl_problem *problem, bl_error *err);
+
 #endif

@@ -4,6 +4,7 @@
 #include "planner/align.h"
 #include "planner/anchor.h"
 #include "planner/greedy.h"
+#include "planner/search.h"
 #include "planner/shares.h"
 
 #include <stdlib.h>
@@ -24,7 +25,91 @@ static bl_status contiguous(const bl_problem *problem, bl_layer_placement *out, 
 static bl_status solve_idle(const bl_problem *problem, bl_solution *solution, bl_error *err) {
     if (problem->current == NULL)
         return contiguous(problem, &solution->placement, err);
-    return bl_anchor_start(problem, problem->load, &solution->placement, err);
+    solution->kept_current = bl_problem_current_fits(problem);
+    return bl_anchor_start(problem, &solution->placement, err);
+}
+
+/* ---- search ------------------------------------------------------------------------------------
+ */
+
+static bl_search_options search_options(const bl_solve_options *options,
+                                        const bl_solution *solution) {
+    return (bl_search_options){.seed = options->seed,
+                               .iterations = options->iterations,
+                               .time_s = options->time_s,
+                               .target = solution->bound.max_over_mean * (1.0 + BL_SEARCH_CLOSE),
+                               .move_price = BL_MOVE_PRICE};
+}
+
+/* As if there were no current placement; then laid over it. */
+static bl_status search_afresh(const bl_problem *problem, const bl_solve_options *options,
+                               const bl_solution *solution, bl_layer_placement *out,
+                               bl_error *err) {
+    const bl_search_options search = search_options(options, solution);
+    bl_problem free_problem = *problem;
+    free_problem.current = NULL;
+    bl_layer_placement made = {0};
+    BL_TRY(bl_greedy(&free_problem, &made, err));
+    bl_status st = bl_search(&free_problem, &search, &made, err);
+    if (st >= 0 && problem->current != NULL) {
+        const bl_status aligned = bl_align(problem, &made, err);
+        st = aligned < 0 ? aligned : st;
+    }
+    if (st < 0)
+        bl_layer_placement_free(&made);
+    else
+        *out = made;
+    return st;
+}
+
+/* `other` takes the place of `placement` when its score is lower by more than `gain`; the one that
+ * is not kept is freed. */
+static bl_status take_if_better(const bl_problem *problem, bl_layer_placement *other, double gain,
+                                bl_layer_placement *placement, bool *taken, bl_error *err) {
+    bl_score theirs, ours;
+    bl_status st = bl_evaluate(problem, other, &theirs, err);
+    if (st >= 0)
+        st = bl_evaluate(problem, placement, &ours, err);
+    *taken = st >= 0 && theirs.max_over_mean < ours.max_over_mean * (1.0 - gain);
+    if (*taken) {
+        const bl_layer_placement swap = *placement;
+        *placement = *other;
+        *other = swap;
+    }
+    bl_layer_placement_free(other);
+    return st;
+}
+
+/* From the placement in force. A fresh start is tried as well where moves are free and it could win
+ * by enough to pay for moving nearly everything; and what is in force stays in force unless the
+ * result beats it by min_gain. */
+static bl_status search_anchored(const bl_problem *problem, const bl_solve_options *options,
+                                 bl_solution *solution, bl_error *err) {
+    const bl_search_options search = search_options(options, solution);
+    bl_layer_placement *placement = &solution->placement;
+    bl_status st = bl_anchor_start(problem, placement, err);
+    if (st >= 0)
+        st = bl_search(problem, &search, placement, err);
+    bl_score score = {0};
+    if (st >= 0)
+        BL_TRY(bl_evaluate(problem, placement, &score, err));
+    bool taken;
+    if (st == BL_OK && problem->max_moves < 0 &&
+        score.max_over_mean * (1.0 - problem->min_gain) > solution->bound.max_over_mean) {
+        bl_layer_placement fresh = {0};
+        st = search_afresh(problem, options, solution, &fresh, err);
+        if (st >= 0)
+            BL_TRY(take_if_better(problem, &fresh, problem->min_gain, placement, &taken, err));
+    }
+    if (st >= 0 && bl_problem_current_fits(problem)) {
+        bl_layer_placement found = *placement;
+        BL_TRY(bl_layer_placement_copy(problem->current, placement, err));
+        BL_TRY(take_if_better(problem, &found, problem->min_gain, placement, &taken, err));
+        solution->kept_current = !taken;
+    }
+    if (st >= 0)
+        BL_TRY(bl_align_slots(problem, placement, err));
+    return st;
 }
 
 static bl_status construct(const bl_problem *problem, const bl_solve_options *options,
@@ -32,9 +117,16 @@ static bl_status construct(const bl_problem *problem, const bl_solve_options *op
     switch (options->algorithm) {
     case BL_ALG_CONTIGUOUS:
         return contiguous(problem, &solution->placement, err);
-    default:
+    case BL_ALG_GREEDY:
         return bl_greedy(problem, &solution->placement, err);
+    case BL_ALG_AUTO:
+    case BL_ALG_SEARCH:
+    case BL_ALG_EXACT:
+        break;
     }
+    if (problem->current != NULL)
+        return search_anchored(problem, options, solution, err);
+    return search_afresh(problem, options, solution, &solution->placement, err);
 }
 
 /* Score, gap and moves of the placement found, by the evaluator and nothing else. */
@@ -70,9 +162,20 @@ static bl_status account(const bl_problem *problem, bl_solution *solution, bl_er
     return BL_OK;
 }
 
+static bl_status check_request(const bl_problem *problem, const bl_solve_options *options,
+                               bl_error *err) {
+    BL_TRY(bl_problem_check(problem, err));
+    if (options->algorithm < BL_ALG_AUTO || options->algorithm > BL_ALG_CONTIGUOUS)
+        return bl_fail(err, BL_ERR_USAGE, "there is no planning algorithm %d",
+                       (int)options->algorithm);
+    if (problem->rule != BL_RULE_EVEN && problem->rule != BL_RULE_FRACTIONS)
+        return bl_shares_unsupported(problem, err);
+    return BL_OK;
+}
+
 bl_status bl_solve(const bl_problem *problem, const bl_solve_options *options, bl_solution *out,
                    bl_error *err) {
-    BL_TRY(bl_problem_check(problem, err));
+    BL_TRY(check_request(problem, options, err));
     bl_solution solution = {0};
     bl_status st = bl_bound_of(problem, &solution.bound, err);
     if (st >= 0)

@@ -1,0 +1,99 @@
+#include "planner/search.h"
+
+#include "core/progress.h"
+#include "core/rng.h"
+#include "planner/anneal.h"
+#include "planner/descend.h"
+
+#include <math.h>
+
+#define DEFAULT_STEPS 2000
+#define DEFAULT_PROPOSALS 200000
+/* Changes of one kick: 1 .. this. More undo the descent's work, fewer fall back into the same
+ * place. */
+#define KICK_CHANGES 4
+/* Kicks that find no legal change in so many tries give up: tiny problems may have none. */
+#define KICK_TRIES 64
+#define HOTTEST 1e-3
+#define COLDEST 2e-5
+
+/* A few random changes, the first at the busiest rank. */
+static bl_status kick(bl_state *state, bl_rng *rng, bl_change_log *log, bl_error *err) {
+    int left = 1 + (int)bl_rng_below(rng, KICK_CHANGES);
+    int from = bl_state_busiest(state, 0);
+    for (int tries = 0; left > 0 && tries < KICK_TRIES; tries++) {
+        const int slots = state->begin[from + 1] - state->begin[from];
+        const int p = state->begin[from] + (int)bl_rng_below(rng, (uint32_t)slots);
+        if (bl_rng_below(rng, 4) == 0) {
+            const int slot = (int)bl_rng_below(rng, (uint32_t)state->n_slots);
+            const int expert = (int)bl_rng_below(rng, (uint32_t)state->n_experts);
+            if (!bl_state_may_replace(state, slot, expert))
+                continue;
+            BL_TRY(bl_change_replace(state, slot, expert, log, err));
+        } else {
+            const int q = (int)bl_rng_below(rng, (uint32_t)state->n_slots);
+            if (!bl_state_may_swap(state, p, q))
+                continue;
+            BL_TRY(bl_change_swap(state, p, q, log, err));
+        }
+        from = bl_state_busiest(state, 0);
+        left--;
+    }
+    return BL_OK;
+}
+
+static bl_status search_one(bl_state *state, const bl_search_options *options, double target,
+                            bl_rng *rng, bl_change_log *log, bl_error *err) {
+    const double deadline = options->time_s > 0.0 ? bl_now_s() + options->time_s : INFINITY;
+    int64_t steps = options->iterations > 0 ? options->iterations : DEFAULT_STEPS;
+    if (options->time_s > 0.0)
+        steps = INT64_MAX;
+    BL_TRY(bl_descend(state, target, &steps, log, err));
+    while (state->objective > target && steps > 0) {
+        if (bl_interrupted())
+            return BL_LIMIT;
+        if (options->time_s > 0.0 && bl_now_s() >= deadline)
+            break;
+        const double cost = bl_state_cost(state);
+        log->n = 0;
+        steps--;
+        BL_TRY(kick(state, rng, log, err));
+        BL_TRY(bl_descend(state, target, &steps, log, err));
+        if (bl_state_cost(state) > cost)
+            bl_change_undo(state, log, 0);
+    }
+    return BL_OK;
+}
+
+static bl_status search_several(bl_state *state, const bl_search_options *options, double target,
+                                bl_rng *rng, bl_error *err) {
+    const bl_anneal_options anneal = {.proposals = options->iterations > 0 ? options->iterations
+                                                                           : DEFAULT_PROPOSALS,
+                                      .time_s = options->time_s,
+                                      .target = target,
+                                      .hottest = HOTTEST,
+                                      .coldest = COLDEST};
+    return bl_anneal(state, &anneal, rng, err);
+}
+
+bl_status bl_search(const bl_problem *problem, const bl_search_options *options,
+                    bl_layer_placement *placement, bl_error *err) {
+    /* Score 1 as an objective. */
+    const double unit = bl_problem_total_load(problem) / bl_problem_active_ranks(problem);
+    bl_state state;
+    BL_TRY(bl_state_create(problem, placement, &state, err));
+    state.move_price = problem->current != NULL ? options->move_price * unit : 0.0;
+    bl_rng rng;
+    bl_rng_seed(&rng, options->seed);
+    bl_change_log log = {0};
+    bl_status st;
+    if (problem->n_scenarios == 1)
+        st = search_one(&state, options, options->target * unit, &rng, &log, err);
+    else
+        st = search_several(&state, options, options->target * unit, &rng, err);
+    if (st >= 0)
+        bl_state_store(&state, placement);
+    free(log.items);
+    bl_state_free(&state);
+    return st;
+}

@@ -1,0 +1,247 @@
+#include "planner/state.h"
+
+#include <limits.h>
+#include <string.h>
+
+static size_t row(const bl_state *state, int index) {
+    return (size_t)index * (size_t)state->n_scenarios;
+}
+
+/* ---- chains of an expert's copies --------------------------------------------------------------
+ */
+
+static void link_copy(bl_state *state, int slot, int expert) {
+    state->expert[slot] = expert;
+    state->next[slot] = -1;
+    if (expert == BL_NO_EXPERT)
+        return;
+    state->next[slot] = state->head[expert];
+    state->head[expert] = slot;
+    state->copies[expert]++;
+    bl_holds_set(&state->holds, state->rank[slot], expert);
+    state->moves += !bl_holds_has(&state->home, state->rank[slot], expert);
+}
+
+static void unlink_copy(bl_state *state, int slot) {
+    const int expert = state->expert[slot];
+    if (expert == BL_NO_EXPERT)
+        return;
+    int *from = &state->head[expert];
+    while (*from != slot)
+        from = &state->next[*from];
+    *from = state->next[slot];
+    state->copies[expert]--;
+    bl_holds_unset(&state->holds, state->rank[slot], expert);
+    state->moves -= !bl_holds_has(&state->home, state->rank[slot], expert);
+}
+
+/* ---- loads -------------------------------------------------------------------------------------
+ */
+
+static void weigh_copies(bl_state *state, int expert) {
+    double sum = 0.0;
+    for (int s = 0; s < state->n_scenarios; s++)
+        sum += state->load[row(state, expert) + (size_t)s];
+    for (int slot = state->head[expert]; slot >= 0; slot = state->next[slot])
+        state->weight[slot] = sum / state->copies[expert];
+}
+
+static void load_rank(bl_state *state, int rank) {
+    double *into = state->rank_load + row(state, rank);
+    memset(into, 0, (size_t)state->n_scenarios * sizeof *into);
+    for (int slot = state->begin[rank]; slot < state->begin[rank + 1]; slot++) {
+        const int expert = state->expert[slot];
+        if (expert == BL_NO_EXPERT)
+            continue;
+        const double *load = state->load + row(state, expert);
+        const double share = 1.0 / state->copies[expert];
+        for (int s = 0; s < state->n_scenarios; s++)
+            into[s] += load[s] * share;
+    }
+}
+
+static void load_ranks_of(bl_state *state, int expert) {
+    for (int slot = state->head[expert]; slot >= 0; slot = state->next[slot])
+        load_rank(state, state->rank[slot]);
+}
+
+static void sum_objective(bl_state *state) {
+    double sum = 0.0;
+    for (int s = 0; s < state->n_scenarios; s++) {
+        double most = 0.0;
+        for (int rank = 0; rank < state->n_ranks; rank++) {
+            const double load = state->rank_load[row(state, rank) + (size_t)s];
+            most = load > most ? load : most;
+        }
+        sum += most;
+    }
+    state->objective = sum;
+}
+
+/* ---- life --------------------------------------------------------------------------------------
+ */
+
+static bl_status allocate(const bl_problem *problem, bl_state *state, bl_error *err) {
+    const size_t scenarios = (size_t)state->n_scenarios;
+    BL_TRY(BL_CALLOC(state->expert, state->n_slots, err));
+    BL_TRY(BL_CALLOC(state->rank, state->n_slots, err));
+    BL_TRY(BL_CALLOC(state->next, state->n_slots, err));
+    BL_TRY(BL_CALLOC(state->weight, state->n_slots, err));
+    BL_TRY(BL_CALLOC(state->copies, state->n_experts, err));
+    BL_TRY(BL_CALLOC(state->head, state->n_experts, err));
+    BL_TRY(BL_CALLOC(state->load, (size_t)state->n_experts * scenarios, err));
+    BL_TRY(BL_CALLOC(state->rank_load, (size_t)state->n_ranks * scenarios, err));
+    BL_TRY(bl_holds_create(problem->n_ranks, problem->n_experts, &state->holds, err));
+    return bl_holds_create(problem->n_ranks, problem->n_experts, &state->home, err);
+}
+
+void bl_state_reset(bl_state *state, const int32_t *expert) {
+    for (int slot = 0; slot < state->n_slots; slot++)
+        unlink_copy(state, slot);
+    for (int slot = 0; slot < state->n_slots; slot++) {
+        link_copy(state, slot, expert[slot]);
+        state->weight[slot] = 0.0;
+    }
+    for (int e = 0; e < state->n_experts; e++)
+        weigh_copies(state, e);
+    for (int rank = 0; rank < state->n_ranks; rank++)
+        load_rank(state, rank);
+    sum_objective(state);
+}
+
+static void fill(const bl_problem *problem, const bl_layer_placement *placement, bl_state *state) {
+    for (int s = 0; s < state->n_scenarios; s++) {
+        for (int expert = 0; expert < state->n_experts; expert++)
+            state->load[row(state, expert) + (size_t)s] =
+                problem->load[(size_t)s * (size_t)state->n_experts + (size_t)expert];
+    }
+    if (problem->current != NULL)
+        bl_holds_add(&state->home, problem->current);
+    for (int expert = 0; expert < state->n_experts; expert++)
+        state->head[expert] = -1;
+    for (int rank = 0; rank < state->n_ranks; rank++) {
+        for (int slot = placement->begin[rank]; slot < placement->begin[rank + 1]; slot++) {
+            state->rank[slot] = rank;
+            state->expert[slot] = BL_NO_EXPERT;
+        }
+    }
+    bl_state_reset(state, placement->expert);
+}
+
+bl_status bl_state_create(const bl_problem *problem, const bl_layer_placement *placement,
+                          bl_state *out, bl_error *err) {
+    bl_state made = {.n_experts = problem->n_experts,
+                     .n_ranks = problem->n_ranks,
+                     .n_slots = bl_layer_n_slots(placement),
+                     .n_scenarios = problem->n_scenarios,
+                     .begin = placement->begin,
+                     .max_moves = problem->current != NULL && problem->max_moves >= 0
+                                      ? problem->max_moves
+                                      : INT_MAX};
+    const bl_status st = allocate(problem, &made, err);
+    if (st < 0) {
+        bl_state_free(&made);
+        return st;
+    }
+    fill(problem, placement, &made);
+    *out = made;
+    return BL_OK;
+}
+
+void bl_state_free(bl_state *state) {
+    free(state->expert);
+    free(state->rank);
+    free(state->next);
+    free(state->weight);
+    free(state->copies);
+    free(state->head);
+    free(state->load);
+    free(state->rank_load);
+    bl_holds_free(&state->holds);
+    bl_holds_free(&state->home);
+    *state = (bl_state){0};
+}
+
+int bl_state_busiest(const bl_state *state, int scenario) {
+    const double *load = state->rank_load + scenario;
+    int busiest = 0;
+    for (int rank = 1; rank < state->n_ranks; rank++) {
+        if (load[row(state, rank)] > load[row(state, busiest)])
+            busiest = rank;
+    }
+    return busiest;
+}
+
+void bl_state_store(const bl_state *state, bl_layer_placement *placement) {
+    memcpy(placement->expert, state->expert, (size_t)state->n_slots * sizeof *state->expert);
+}
+
+/* ---- changes -----------------------------------------------------------------------------------
+ */
+
+/* 1 when `expert` on `rank` is a copy that travelled; a hole is none. */
+static int is_move(const bl_state *state, int rank, int expert) {
+    return expert != BL_NO_EXPERT && !bl_holds_has(&state->home, rank, expert);
+}
+
+int bl_state_swap_moves(const bl_state *state, int p, int q) {
+    const int g = state->rank[p], h = state->rank[q];
+    const int a = state->expert[p], b = state->expert[q];
+    return is_move(state, h, a) + is_move(state, g, b) - is_move(state, g, a) -
+           is_move(state, h, b);
+}
+
+int bl_state_replace_moves(const bl_state *state, int p, int expert) {
+    const int g = state->rank[p];
+    return is_move(state, g, expert) - is_move(state, g, state->expert[p]);
+}
+
+bool bl_state_may_swap(const bl_state *state, int p, int q) {
+    const int g = state->rank[p], h = state->rank[q];
+    const int a = state->expert[p], b = state->expert[q];
+    if (g == h || a == b || (a != BL_NO_EXPERT && bl_holds_has(&state->holds, h, a)) ||
+        (b != BL_NO_EXPERT && bl_holds_has(&state->holds, g, b)))
+        return false;
+    return state->max_moves == INT_MAX ||
+           state->moves + bl_state_swap_moves(state, p, q) <= state->max_moves;
+}
+
+bool bl_state_may_replace(const bl_state *state, int p, int expert) {
+    const int a = state->expert[p];
+    if (bl_holds_has(&state->holds, state->rank[p], expert) ||
+        (a != BL_NO_EXPERT && state->copies[a] < 2))
+        return false;
+    return state->max_moves == INT_MAX ||
+           state->moves + bl_state_replace_moves(state, p, expert) <= state->max_moves;
+}
+
+void bl_state_swap(bl_state *state, int p, int q) {
+    const int a = state->expert[p], b = state->expert[q];
+    const double weight = state->weight[p];
+    unlink_copy(state, p);
+    unlink_copy(state, q);
+    link_copy(state, p, b);
+    link_copy(state, q, a);
+    state->weight[p] = state->weight[q];
+    state->weight[q] = weight;
+    load_rank(state, state->rank[p]);
+    load_rank(state, state->rank[q]);
+    sum_objective(state);
+}
+
+void bl_state_replace(bl_state *state, int p, int expert) {
+    const int old = state->expert[p];
+    unlink_copy(state, p);
+    link_copy(state, p, expert);
+    state->weight[p] = 0.0;
+    load_rank(state, state->rank[p]);
+    if (old != BL_NO_EXPERT) {
+        weigh_copies(state, old);
+        load_ranks_of(state, old);
+    }
+    if (expert != BL_NO_EXPERT) {
+        weigh_copies(state, expert);
+        load_ranks_of(state, expert);
+    }
+    sum_objective(state);
+}
