@@ -217,6 +217,40 @@ static void bundles_of_every_format(void **state) {
     }
 }
 
+static void names_and_shapes_of_tensors(void **state) {
+    (void)state;
+    static const struct {
+        const char *keys;
+        int at;
+        const char *name;
+        size_t rows, cols, bytes;
+    } cases[] = {
+        {"\"weight_format\":\"bf16\"", 2, "down_proj", 64, 32, 4096},
+        {"\"weight_format\":\"fp8-block\"", 1, "gate_proj.scale", 1, 1, 4},
+        {"\"weight_format\":\"fp8-block\",\"moe_latent_size\":300", 1, "gate_proj.scale", 1, 3, 12},
+        {"\"weight_format\":\"nvfp4\"", 0, "gate_proj", 32, 64, 1024},
+        {"\"weight_format\":\"nvfp4\"", 1, "gate_proj.scale", 32, 4, 128},
+        {"\"weight_format\":\"nvfp4\"", 6, "up_proj.global_scale", 1, 1, 4},
+        {"\"weight_format\":\"nvfp4\"", 11, "down_proj.input_scale", 1, 1, 4},
+        {"\"weight_format\":\"mxfp4\"", 5, "down_proj.scale", 64, 1, 64},
+        {"\"weight_format\":\"int4\"", 3, "up_proj.scale", 32, 2, 128},
+        {"\"model_type\":\"gpt_oss\"", 1, "gate_up_proj.bias", 1, 64, 128},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[512];
+        bl_error err;
+        bl_model model = {0};
+        snprintf(text, sizeof text, "{%s,\"moe_layers\":[1],%s}", SHAPE, cases[i].keys);
+        assert_ok(parse(text, &model, &err));
+        const bl_bundle_tensor *tensor = &model.bundle[cases[i].at];
+        assert_string_equal(tensor->name, cases[i].name);
+        assert_int_equal(tensor->rows, cases[i].rows);
+        assert_int_equal(tensor->cols, cases[i].cols);
+        assert_int_equal(tensor->bytes, cases[i].bytes);
+        bl_model_free(&model);
+    }
+}
+
 /* 6 layers, 4 heads of 16, 2 of them for keys and values. */
 static void kv_cache_of_every_kind(void **state) {
     (void)state;
@@ -515,6 +549,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_way_of_naming_layers),
                                        cmocka_unit_test(what_cannot_be_told_is_refused),
                                        cmocka_unit_test(bundles_of_every_format),
+                                       cmocka_unit_test(names_and_shapes_of_tensors),
                                        cmocka_unit_test(kv_cache_of_every_kind),
                                        cmocka_unit_test(json_form_round_trips),
                                        cmocka_unit_test(digest_depends_on_routing_only),

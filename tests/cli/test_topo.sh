@@ -63,7 +63,9 @@ if command -v python3 >/dev/null; then
     check "an interleaved map is shown as it is" interleaved
     check "errors are JSON under --json" json_error
 else
-    skip "list --json" "no python3"
+    for name in "list --json" "an interleaved map is shown as it is" "errors are JSON under --json"; do
+        skip "$name" "no python3"
+    done
 fi
 check "show --json is a topology file" round_trip hgx-h100:nodes=3
 check "show --json is a topology file, three levels" round_trip pcie-8:nodes=2
