@@ -1,0 +1,467 @@
+#include "planner/planning.h"
+
+#include "core/mem.h"
+#include "core/rng.h"
+
+#include <limits.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* One layer on its way through the driver. */
+typedef struct job {
+    int layer;    /* decoder-layer id */
+    int row;      /* index in loads, or -1: absent from the trace */
+    bool idle;    /* no load in the selected steps */
+    double *load; /* [n_scenarios][n_experts]; owned */
+    double total; /* sum of load */
+    bl_problem problem;
+    bl_solution solution; /* owned */
+    bl_score before, greedy;
+    int moves; /* from the current placement or the start layout */
+} job;
+
+typedef struct run {
+    const bl_loads *loads;
+    const bl_model *model;
+    const bl_planning_options *options;
+    bl_progress *progress;
+    size_t steps_per_scenario;
+    int n_scenarios, n_jobs;
+    job *jobs;
+    /* shared by the threads, under the lock */
+    pthread_mutex_t lock;
+    int next, done;
+    bool stopped;
+    bl_status status;
+    bl_error error;
+} run;
+
+/* ---- scenarios --------------------------------------------------------------------------------*/
+
+static bl_status fill_scenarios(const run *r, job *j, bl_error *err) {
+    const size_t experts = (size_t)r->model->n_experts;
+    size_t items;
+    if (!bl_size_mul((size_t)r->n_scenarios, experts, &items))
+        return bl_fail(err, BL_ERR_NOMEM, "out of memory");
+    BL_TRY(BL_CALLOC(j->load, items, err));
+    for (size_t step = 0; j->row >= 0 && step < r->loads->n_steps; step++) {
+        const uint64_t *count = bl_loads_row(r->loads, step, j->row);
+        double *load = j->load + step / r->steps_per_scenario * experts;
+        for (size_t e = 0; e < experts; e++) {
+            load[e] += (double)count[e];
+            j->total += (double)count[e];
+        }
+    }
+    j->idle = !(j->total > 0.0);
+    return BL_OK;
+}
+
+static int loads_row_of(const bl_loads *loads, int layer) {
+    for (int row = 0; row < loads->n_layers; row++) {
+        if (loads->layers[row] == layer)
+            return row;
+    }
+    return -1;
+}
+
+static bl_status check_loads(const bl_loads *loads, const bl_model *model, bl_error *err) {
+    if (loads->n_experts != model->n_experts)
+        return bl_fail(err, BL_ERR_MODEL, "the trace has %d experts per layer, %s has %d",
+                       loads->n_experts, model->name, model->n_experts);
+    for (int row = 0; row < loads->n_layers; row++) {
+        const int layer = loads->layers[row];
+        if (bl_model_moe_index(model, layer) < 0)
+            return bl_fail_at(err, BL_ERR_MODEL, bl_at_layer(NULL, layer),
+                              "is in the trace, but is not a MoE layer of %s", model->name);
+        if (!loads->usable[row])
+            return bl_fail_at(err, BL_ERR_CONSERVATION, bl_at_layer(NULL, layer),
+                              "its counts do not add up to tokens x top-k, so it cannot be planned "
+                              "on; ballast stat shows where");
+    }
+    if (loads->n_steps == 0)
+        return bl_fail(err, BL_ERR_CONSERVATION, "no step of the trace has any traffic");
+    return BL_OK;
+}
+
+/* The current plan must speak of this model and these ranks. */
+static bl_status check_current(const bl_plan *current, const bl_model *model, int n_ranks,
+                               bl_error *err) {
+    if (current == NULL)
+        return BL_OK;
+    if (current->n_experts != model->n_experts || strcmp(current->model_name, model->name) != 0)
+        return bl_fail(err, BL_ERR_MODEL,
+                       "the current placement is for %s with %d experts, not for %s with %d",
+                       current->model_name, current->n_experts, model->name, model->n_experts);
+    if (current->placement.n_ranks != n_ranks)
+        return bl_fail(err, BL_ERR_SHAPE, "the current placement is for %d ranks, not for %d",
+                       current->placement.n_ranks, n_ranks);
+    for (int m = 0; m < model->n_moe_layers; m++) {
+        if (bl_placement_layer(&current->placement, model->moe_layers[m]) == NULL)
+            return bl_fail_at(err, BL_ERR_MODEL, bl_at_layer(NULL, model->moe_layers[m]),
+                              "is not in the current placement");
+    }
+    return BL_OK;
+}
+
+static bl_status make_jobs(run *r, bl_error *err) {
+    const bl_planning_options *o = r->options;
+    int n_idle = 0, first_idle = -1;
+    for (int m = 0; m < r->n_jobs; m++) {
+        job *j = &r->jobs[m];
+        j->layer = r->model->moe_layers[m];
+        j->row = loads_row_of(r->loads, j->layer);
+        BL_TRY(fill_scenarios(r, j, err));
+        j->problem = (bl_problem){
+            .layer = j->layer,
+            .n_experts = r->model->n_experts,
+            .n_ranks = o->n_ranks,
+            .n_scenarios = r->n_scenarios,
+            .load = j->load,
+            .slots_per_rank = o->capacity.slots_per_rank,
+            .rule = o->rule,
+            .current =
+                o->current != NULL ? bl_placement_layer(&o->current->placement, j->layer) : NULL,
+            .max_moves = -1,
+            .min_gain = o->min_gain,
+        };
+        if (j->idle && n_idle++ == 0)
+            first_idle = j->layer;
+    }
+    if (n_idle > 0 && o->strict)
+        return bl_fail_at(
+            err, BL_ERR_CONSERVATION, bl_at_layer(NULL, first_idle),
+            "has no load in the trace, as %d of %d layers; without --strict they would "
+            "keep their placement",
+            n_idle, r->n_jobs);
+    if (2 * n_idle > r->n_jobs)
+        return bl_fail_at(
+            err, BL_ERR_CONSERVATION, bl_at_layer(NULL, first_idle),
+            "only %d of the %d MoE layers of %s have any load; the trace was recorded "
+            "or imported with the wrong layers",
+            r->n_jobs - n_idle, r->n_jobs, r->model->name);
+    return BL_OK;
+}
+
+/* ---- solving ----------------------------------------------------------------------------------*/
+
+static bl_status score_of(const job *j, bl_algorithm algorithm, bl_score *out, int *moves,
+                          bl_error *err) {
+    bl_solve_options options = BL_SOLVE_OPTIONS_INIT;
+    options.algorithm = algorithm;
+    bl_problem problem = j->problem;
+    bl_solution solution = {0};
+    problem.current = NULL;
+    const bl_status st = bl_solve(&problem, &options, &solution, err);
+    if (st >= 0) {
+        *out = solution.score;
+        if (moves != NULL)
+            *moves = bl_layer_moves(&solution.placement, &j->solution.placement);
+    }
+    bl_solution_free(&solution);
+    return st;
+}
+
+/* The current placement on its own slots, which may differ from the ones planned for. */
+static bl_status score_current(const job *j, bl_score *out, bl_error *err) {
+    const bl_layer_placement *current = j->problem.current;
+    int *slots_per_rank;
+    BL_TRY(BL_CALLOC(slots_per_rank, current->n_ranks, err));
+    for (int rank = 0; rank < current->n_ranks; rank++)
+        slots_per_rank[rank] = current->begin[rank + 1] - current->begin[rank];
+    bl_problem problem = j->problem;
+    problem.slots_per_rank = slots_per_rank;
+    const bl_status st = bl_evaluate(&problem, current, out, err);
+    free(slots_per_rank);
+    return st;
+}
+
+static bl_status solve_job(const run *r, job *j, int64_t max_moves, bl_error *err) {
+    const bl_planning_options *o = r->options;
+    bl_solve_options options = o->solve;
+    uint64_t mixed = o->solve.seed ^ ((uint64_t)j->layer << 32);
+    options.seed = bl_splitmix64(&mixed);
+    options.time_s = o->solve.time_s / r->n_jobs * o->n_threads;
+    j->problem.max_moves = max_moves < 0 || max_moves > INT_MAX ? -1 : (int)max_moves;
+    bl_solution solution = {0};
+    const bl_status st = bl_solve(&j->problem, &options, &solution, err);
+    if (st < 0)
+        return st;
+    bl_solution_free(&j->solution);
+    j->solution = solution;
+    j->moves = solution.moves;
+    return st;
+}
+
+static bl_status compare_job(const run *r, job *j, bl_error *err) {
+    if (j->problem.current != NULL)
+        BL_TRY(score_current(j, &j->before, err));
+    else
+        BL_TRY(score_of(j, BL_ALG_CONTIGUOUS, &j->before, &j->moves, err));
+    if (!r->options->compare)
+        return BL_OK;
+    return score_of(j, BL_ALG_GREEDY, &j->greedy, NULL, err);
+}
+
+/* Take jobs until there are none; the calling thread and its helpers all run this. */
+static void *work(void *user) {
+    run *r = user;
+    pthread_mutex_lock(&r->lock);
+    while (r->next < r->n_jobs && r->status >= 0) {
+        job *j = &r->jobs[r->next++];
+        pthread_mutex_unlock(&r->lock);
+        bl_error err = BL_ERROR_INIT;
+        const bl_status solved = solve_job(r, j, -1, &err);
+        const bl_status st = solved < 0 ? solved : compare_job(r, j, &err);
+        pthread_mutex_lock(&r->lock);
+        if (st < 0 && r->status >= 0) {
+            r->status = st;
+            r->error = err;
+        }
+        r->stopped = r->stopped || solved > 0;
+        r->done++;
+        if (st >= 0)
+            bl_progress_line(r->progress,
+                             "layer %d (%d of %d): max/mean %.4f, bound %.4f, gap %.2f %%",
+                             j->layer, r->done, r->n_jobs, j->solution.score.max_over_mean,
+                             j->solution.bound.max_over_mean, 100.0 * j->solution.gap);
+    }
+    pthread_mutex_unlock(&r->lock);
+    return NULL;
+}
+
+static bl_status solve_all(run *r, bl_error *err) {
+    enum { MOST_THREADS = 64 };
+    pthread_t helpers[MOST_THREADS];
+    int n = 0;
+    pthread_mutex_init(&r->lock, NULL);
+    while (n + 1 < r->options->n_threads && n < MOST_THREADS && n + 1 < r->n_jobs &&
+           pthread_create(&helpers[n], NULL, work, r) == 0)
+        n++;
+    work(r);
+    for (int i = 0; i < n; i++)
+        pthread_join(helpers[i], NULL);
+    pthread_mutex_destroy(&r->lock);
+    bl_progress_end(r->progress);
+    if (r->status < 0 && err != NULL && err->code >= 0)
+        *err = r->error;
+    return r->status;
+}
+
+/* ---- the move budget --------------------------------------------------------------------------*/
+
+/* Token rows that the busiest ranks are spared per move; infinite where the current placement
+ * cannot be kept. */
+static double worth(const job *j) {
+    if (!bl_problem_current_fits(&j->problem))
+        return INFINITY;
+    return (j->before.max_over_mean - j->solution.score.max_over_mean) * j->total /
+           (double)j->moves;
+}
+
+static int by_worth(const void *a, const void *b) {
+    const job *x = *(job *const *)a, *y = *(job *const *)b;
+    const double wx = worth(x), wy = worth(y);
+    if (wx != wy)
+        return wx > wy ? -1 : 1;
+    return x->layer - y->layer;
+}
+
+static bl_status keep_budget(run *r, bl_error *err) {
+    int64_t wanted = 0, left = r->options->max_moves;
+    int n = 0;
+    if (r->options->current == NULL || left < 0)
+        return BL_OK;
+    job **order;
+    BL_TRY(BL_CALLOC(order, r->n_jobs, err));
+    for (int m = 0; m < r->n_jobs; m++) {
+        wanted += r->jobs[m].moves;
+        if (r->jobs[m].moves > 0)
+            order[n++] = &r->jobs[m];
+    }
+    bl_status st = BL_OK;
+    if (wanted > left) {
+        qsort(order, (size_t)n, sizeof(job *), by_worth);
+        for (int i = 0; i < n && st >= 0; i++) {
+            if (order[i]->moves > left)
+                st = solve_job(r, order[i], left, err);
+            left -= order[i]->moves;
+        }
+    }
+    free(order);
+    return st < 0 ? st : BL_OK;
+}
+
+/* ---- the result -------------------------------------------------------------------------------*/
+
+static void figure_add(bl_planning_figure *figure, double value, const job *j, int n) {
+    figure->mean += value / n;
+    if (value > figure->worst) {
+        figure->worst = value;
+        figure->worst_layer = j->layer;
+    }
+}
+
+/* Bytes of the copies beyond each expert's first, laid on the rank that has most slots beyond its
+ * even part of the experts. */
+static void price_replicas(const run *r, bl_planning_summary *s) {
+    const bl_capacity *capacity = &r->options->capacity;
+    const uint64_t bytes = r->model->expert_bytes, layers = (uint64_t)r->n_jobs;
+    int most = 0;
+    for (int rank = 0; rank < r->options->n_ranks; rank++)
+        most = capacity->slots_per_rank[rank] > most ? capacity->slots_per_rank[rank] : most;
+    s->replicas = capacity->n_slots - r->model->n_experts;
+    s->replica_bytes = (uint64_t)s->replicas * bytes * layers;
+    const double extra = most - (double)r->model->n_experts / capacity->n_active;
+    s->rank_bytes = (uint64_t)((extra > 0.0 ? extra : 0.0) * (double)(bytes * layers));
+    if (r->model->kv_bytes_per_token > 0.0)
+        s->kv_tokens_lost = (double)s->rank_bytes / r->model->kv_bytes_per_token;
+}
+
+static void summarise(const run *r, bl_planning_summary *s) {
+    *s = (bl_planning_summary){.n_layers = r->n_jobs,
+                               .n_steps = r->loads->n_steps,
+                               .steps_per_scenario = r->steps_per_scenario,
+                               .current_given = r->options->current != NULL,
+                               .compared = r->options->compare,
+                               .stopped = r->stopped};
+    for (int m = 0; m < r->n_jobs; m++) {
+        s->n_idle += r->jobs[m].idle;
+        s->n_missing += r->jobs[m].row < 0;
+    }
+    const int n = r->n_jobs - s->n_idle;
+    for (int m = 0; m < r->n_jobs; m++) {
+        const job *j = &r->jobs[m];
+        s->moves += j->moves;
+        if (j->idle)
+            continue;
+        s->n_proven += j->solution.gap <= 0.0;
+        figure_add(&s->before, j->before.max_over_mean, j, n);
+        figure_add(&s->greedy, j->greedy.max_over_mean, j, n);
+        figure_add(&s->score, j->solution.score.max_over_mean, j, n);
+        figure_add(&s->bound, j->solution.bound.max_over_mean, j, n);
+        figure_add(&s->gap, j->solution.gap, j, n);
+    }
+    price_replicas(r, s);
+}
+
+static json_t *idle_layers(const run *r, bool missing) {
+    json_t *ids = json_array();
+    for (int m = 0; m < r->n_jobs; m++) {
+        if (r->jobs[m].idle && (r->jobs[m].row < 0) == missing)
+            json_array_append_new(ids, json_integer(r->jobs[m].layer));
+    }
+    return ids;
+}
+
+static json_t *masked_ranks(const run *r) {
+    json_t *ranks = json_array();
+    for (int rank = 0; rank < r->options->n_ranks; rank++) {
+        if (r->options->capacity.slots_per_rank[rank] == 0)
+            json_array_append_new(ranks, json_integer(rank));
+    }
+    return ranks;
+}
+
+/* How the plan came about; nothing in it depends on when or where it was made. */
+static json_t *provenance_of(const run *r, const bl_topology *topology,
+                             const bl_planning_summary *s) {
+    const bl_planning_options *o = r->options;
+    const int64_t last = (int64_t)r->loads->step_id[r->loads->n_steps - 1] + 1;
+    const int64_t end = o->end_step < last ? o->end_step : last;
+    json_t *p = json_pack(
+        "{s:s, s:s, s:s, s:s, s:s, s:I, s:[I,I], s:I, s:I, s:i}", "tool", "ballast " BL_VERSION,
+        "objective", "tokens", "over", "mean", "rule", bl_rule_names[o->rule], "algorithm",
+        bl_algorithm_names[o->solve.algorithm], "seed", (json_int_t)o->solve.seed, "steps",
+        (json_int_t)o->first_step, (json_int_t)end, "n_steps", (json_int_t)r->loads->n_steps,
+        "steps_per_scenario", (json_int_t)r->steps_per_scenario, "scenarios", r->n_scenarios);
+    if (p == NULL)
+        return NULL;
+    json_object_set_new(p, "phase", json_string(o->phase != NULL ? o->phase : "all"));
+    json_object_set_new(p, "trace", json_string(r->loads->digest));
+    json_object_set_new(p, "composed", json_boolean(r->loads->composed));
+    json_object_set_new(p, "topology", json_string(topology->name));
+    json_object_set_new(p, "topology_digest", json_string(bl_topology_digest(topology).hex));
+    json_object_set_new(p, "slots", json_integer(o->capacity.n_slots));
+    json_object_set_new(p, "masked_ranks", masked_ranks(r));
+    json_object_set_new(p, "idle_layers", idle_layers(r, false));
+    json_object_set_new(p, "missing_layers", idle_layers(r, true));
+    if (o->current != NULL)
+        json_object_set_new(p, "current", json_string(o->current->digest.hex));
+    json_object_set_new(p, "moves", json_integer((json_int_t)s->moves));
+    json_object_set_new(p, "reproducible", json_boolean(o->solve.time_s <= 0.0 && !s->stopped));
+    return p;
+}
+
+/* Hand the layers' placements over to a plan. */
+static bl_status assemble(run *r, const bl_topology *topology, const bl_planning_summary *s,
+                          bl_plan *out, bl_error *err) {
+    const bl_planning_options *o = r->options;
+    bl_placement placement = {
+        .n_ranks = o->n_ranks, .n_experts = r->model->n_experts, .n_layers = r->n_jobs};
+    BL_TRY(BL_CALLOC(placement.layers, r->n_jobs, err));
+    const uint64_t before = o->current != NULL ? o->current->epoch : 0;
+    const uint64_t epoch = before + (o->current != NULL && s->moves > 0);
+    for (int m = 0; m < r->n_jobs; m++) {
+        placement.layers[m] = r->jobs[m].solution.placement;
+        placement.layers[m].epoch = epoch;
+        r->jobs[m].solution.placement = (bl_layer_placement){0};
+    }
+    bl_plan plan;
+    const bl_status st = bl_plan_create(r->model, &placement, &plan, err);
+    bl_placement_free(&placement);
+    if (st < 0)
+        return st;
+    plan.epoch = epoch;
+    plan.rule = o->rule;
+    for (int m = 0; m < r->n_jobs; m++) {
+        bl_solution *solution = &r->jobs[m].solution;
+        plan.layers[m] =
+            (bl_plan_layer){true, solution->score, solution->bound, solution->gap, solution->share};
+        solution->share = NULL;
+        if (r->jobs[m].idle)
+            plan.layers[m].bound.kind = "idle";
+    }
+    json_decref(plan.provenance);
+    plan.provenance = provenance_of(r, topology, s);
+    plan.digest = bl_plan_digest(&plan);
+    if (plan.provenance == NULL || plan.digest.hex[0] == '\0') {
+        bl_plan_free(&plan);
+        return bl_fail(err, BL_ERR_NOMEM, "out of memory");
+    }
+    *out = plan;
+    return BL_OK;
+}
+
+bl_status bl_planning_run(const bl_loads *loads, const bl_model *model, const bl_topology *topology,
+                          const bl_planning_options *options, bl_progress *progress, bl_plan *out,
+                          bl_planning_summary *summary, bl_error *err) {
+    run r = {.loads = loads,
+             .model = model,
+             .options = options,
+             .progress = progress,
+             .n_jobs = model->n_moe_layers,
+             .error = BL_ERROR_INIT};
+    BL_TRY(check_loads(loads, model, err));
+    BL_TRY(check_current(options->current, model, options->n_ranks, err));
+    const size_t cap = options->max_scenarios > 0 ? (size_t)options->max_scenarios : 1;
+    r.steps_per_scenario = (loads->n_steps + cap - 1) / cap;
+    r.n_scenarios = (int)((loads->n_steps + r.steps_per_scenario - 1) / r.steps_per_scenario);
+    BL_TRY(BL_CALLOC(r.jobs, r.n_jobs, err));
+    bl_status st = make_jobs(&r, err);
+    if (st >= 0)
+        st = solve_all(&r, err);
+    if (st >= 0)
+        st = keep_budget(&r, err);
+    if (st >= 0) {
+        summarise(&r, summary);
+        st = assemble(&r, topology, summary, out, err);
+    }
+    for (int m = 0; m < r.n_jobs; m++) {
+        free(r.jobs[m].load);
+        bl_solution_free(&r.jobs[m].solution);
+    }
+    free(r.jobs);
+    return st < 0 ? st : r.stopped ? BL_LIMIT : BL_OK;
+}

@@ -1,0 +1,88 @@
+/*
+ * planning.h: from a trace's loads, a model and a cluster to a plan over all MoE layers.
+ *
+ *     loads ──▶ scenarios per layer ──▶ bl_solve() per layer ──▶ move budget ──▶ bl_plan
+ *     model, topology, what is asked for ──▶ slots per rank ──┘
+ *
+ * Layers are separate problems (several threads share them) that meet only in the move budget.
+ * Each selected step of the trace is one scenario; a trace of more steps than max_scenarios is cut
+ * into that many blocks of consecutive steps, summed, and provenance says so.
+ *
+ * A layer without load in the selected steps, or absent from the trace, keeps the current
+ * placement, or the one engines start with, and is listed. Fewer than half of the layers with load
+ * is refused: that is a broken recorder or a wrong layer convention, not traffic.
+ *
+ * The move budget counts copies over all layers. When the layers together want more, they are
+ * served in the order of gain per move (a layer whose current placement cannot be kept comes
+ * first); the one that meets the end of the budget gets what is left, the others keep what they
+ * have.
+ *
+ * The same inputs, options and seed give the same plan, whatever the number of threads, unless a
+ * time limit or an interrupt stopped it. Nothing is printed here; the summary holds what there is
+ * to say.
+ */
+#ifndef BL_PLANNER_PLANNING_H
+#define BL_PLANNER_PLANNING_H
+
+#include "core/progress.h"
+#include "planner/capacity.h"
+#include "planner/plan.h"
+#include "topologies/topology.h"
+#include "tracer/loads.h"
+
+#define BL_MAX_SCENARIOS 64
+
+typedef struct bl_planning_options {
+    bl_capacity capacity; /* slots of each rank; borrowed */
+    int n_ranks;
+    bl_rule rule;
+    bl_solve_options solve; /* solve.time_s is for all layers together */
+    const bl_plan *current; /* the placement in force, or NULL; borrowed */
+    int64_t max_moves;      /* over all layers; -1: no limit */
+    double min_gain;        /* as in bl_problem */
+    int max_scenarios;
+    int n_threads;
+    bool compare;                 /* also score the placement before and the greedy one */
+    bool strict;                  /* a layer without load is an error */
+    int64_t first_step, end_step; /* what was asked of the trace, for provenance; half-open */
+    const char *phase;            /* name of the phase asked for, or NULL: all */
+} bl_planning_options;
+
+#define BL_PLANNING_OPTIONS_INIT                              \
+    ((bl_planning_options){.rule = BL_RULE_EVEN,              \
+                           .solve = BL_SOLVE_OPTIONS_INIT,    \
+                           .max_moves = -1,                   \
+                           .min_gain = BL_MIN_GAIN_DEFAULT,   \
+                           .max_scenarios = BL_MAX_SCENARIOS, \
+                           .n_threads = 1,                    \
+                           .end_step = INT64_MAX})
+
+/* A figure over the layers that have load. */
+typedef struct bl_planning_figure {
+    double mean, worst;
+    int worst_layer; /* decoder-layer id */
+} bl_planning_figure;
+
+typedef struct bl_planning_summary {
+    int n_layers, n_idle,
+        n_missing; /* in the plan; without load; of those, absent from the trace */
+    int n_proven;  /* layers whose optimum is proven: gap 0 */
+    size_t n_steps, steps_per_scenario;
+    bool current_given; /* `before` is the current placement, else the start layout */
+    bool compared;      /* before and greedy are filled in */
+    bl_planning_figure before, greedy, score, bound, gap;
+    int64_t moves;          /* from the current placement, or from the start layout */
+    int64_t replicas;       /* copies beyond the first, per layer (the most in any) */
+    uint64_t replica_bytes; /* all layers and ranks; 0 when the model has no sizes */
+    uint64_t rank_bytes;    /* of the rank that pays most for them */
+    double kv_tokens_lost;  /* on that rank; 0 when unknown */
+    bool stopped;           /* a limit or an interrupt ended some layer's search */
+} bl_planning_summary;
+
+/* Make the plan. `loads` and `model` must agree. Errors name the layer. Free the plan with
+ * bl_plan_free(). BL_LIMIT: the plan is whole, but the search was stopped early. */
+bl_status bl_planning_run(const bl_loads *loads, const bl_model *model, const bl_topology *topology,
+                          const bl_planning_options *options, bl_progress *progress, bl_plan *out,
+                          bl_planning_summary *summary, bl_error *err);
+
+#endif

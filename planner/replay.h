@@ -1,0 +1,101 @@
+/*
+ * replay.h: how plans would have done on a trace, step by step, and whether to change over.
+ *
+ * A plan is scored on steps it has not seen: when it was made from this very trace (same digest),
+ * the steps it was made from are left out, for all plans alike. For each (step, layer) with load:
+ *
+ *     imbalance     max over ranks / mean over ranks of token rows (ranks without slots do not
+ *                   count); mean, percentiles and maximum run over all (step, layer)
+ *     balancedness  mean over (step, layer) of mean / max
+ *     step_us       sum over layers of the modelled time of the step (planner/cost.h)
+ *
+ * Percentiles interpolate linearly between the sorted values.
+ *
+ * The verdict compares each plan with a baseline, the placement that would serve on otherwise. The
+ * saving per step is base step_us - plan step_us. Steps of a trace resemble their neighbours, so
+ * its mean is resampled in blocks of n^(1/3) consecutive steps (circular block bootstrap, 2000
+ * resamples, seeded); `saved_us_low` is the 5th percentile of the resampled means, so the true
+ * mean lies above it with 95 % confidence. Then
+ *
+ *     not enough evidence   fewer than 5 steps: even if all of them save, chance alone does that in
+ *                           1 of 16 cases or more; or no time could be modelled
+ *     recommend             saved_us_low x dwell > migration time from baseline to plan
+ *     not worth it          otherwise
+ *
+ * where dwell is the number of such steps the plan is expected to serve.
+ */
+#ifndef BL_PLANNER_REPLAY_H
+#define BL_PLANNER_REPLAY_H
+
+#include "planner/plan.h"
+#include "topologies/topology.h"
+#include "tracer/loads.h"
+
+#define BL_REPLAY_MIN_STEPS 5
+/* How many steps engines let pass between two looks at the balance, in their own default. */
+#define BL_REPLAY_DWELL_STEPS 3000
+
+typedef enum bl_verdict {
+    BL_VERDICT_RECOMMEND,
+    BL_VERDICT_NOT_WORTH_IT,
+    BL_VERDICT_NOT_ENOUGH_EVIDENCE
+} bl_verdict;
+
+extern const char *const bl_verdict_names[]; /* indexed by bl_verdict */
+
+typedef enum bl_baseline {
+    BL_BASELINE_CONTIGUOUS, /* the start layout, on the first plan's slots */
+    BL_BASELINE_GREEDY,     /* greedy, made from the steps that the first plan was made from */
+    BL_BASELINE_PLAN        /* a plan that is given */
+} bl_baseline;
+
+typedef struct bl_replay_options {
+    const bl_plan *plans; /* [n_plans], at least one; borrowed */
+    const char *const *names;
+    int n_plans;
+    bl_baseline baseline;
+    const bl_plan *baseline_plan; /* of BL_BASELINE_PLAN; borrowed */
+    const char *baseline_name;
+    const bl_model *model;        /* sizes for the modelled times; NULL: the first plan's own */
+    int64_t first_step, end_step; /* half-open; steps outside are not scored */
+    double dwell_steps;
+    uint64_t seed; /* of the bootstrap */
+} bl_replay_options;
+
+typedef struct bl_replay_score {
+    const char *name;                /* borrowed from the options */
+    double mean, p50, p95, p99, max; /* imbalance; NaN when nothing was scored */
+    double balancedness;
+    double step_us_mean, step_us_p95; /* NaN when no time could be modelled */
+    double *step_us;                  /* [n_steps] or NULL; owned */
+    int64_t moves;                    /* against the baseline, from here on */
+    uint64_t move_bytes;
+    double migration_s, saved_us, saved_us_low; /* NaN when unknown */
+    bl_verdict verdict;
+} bl_replay_score;
+
+typedef struct bl_replay {
+    size_t n_steps;    /* scored */
+    size_t n_left_out; /* selected, but seen by a plan */
+    bool modelled;     /* times are there */
+    bl_replay_score baseline;
+    int n_plans;
+    bl_replay_score *plans; /* [n_plans], in the order given; owned */
+    int best;               /* the plan with the largest net saving, or else the least imbalance */
+    bl_verdict verdict;     /* the best plan's */
+} bl_replay;
+
+/* `loads` holds all steps of the trace (of the phase asked for). Layers of the trace that a plan
+ * lacks, unusable layers and other models are errors by name. Free with bl_replay_free(). */
+bl_status bl_replay_run(const bl_loads *loads, const bl_topology *topology,
+                        const bl_replay_options *options, bl_replay *out, bl_error *err);
+void bl_replay_free(bl_replay *replay); /* safe on a zeroed struct */
+
+/* Lower end of the one-sided 95 % interval of the mean of values[n], n >= 1, as described above. */
+bl_status bl_bootstrap_low(const double *values, size_t n, uint64_t seed, double *low,
+                           bl_error *err);
+
+/* The p-th quantile (0 .. 1) of sorted values[n], n >= 1. */
+double bl_quantile(const double *sorted, size_t n, double p);
+
+#endif
