@@ -90,7 +90,7 @@ static bl_status allocate(bl_cost *cost, bl_error *err) {
 
 bl_status bl_cost_create(const bl_model *model, const bl_topology *topology, int n_ranks,
                          bl_cost **out, bl_error *err) {
-    BL_TRY(bl_topology_holds(topology, n_ranks, err));
+    BL_TRY(bl_ranks_fit(topology, n_ranks, err));
     if (model->expert_bytes == 0 || model->hidden_size <= 0 || model->moe_intermediate_size <= 0)
         return bl_fail(err, BL_ERR_MODEL,
                        "the sizes of %s are not known, so no time can be modelled", model->name);

@@ -112,7 +112,7 @@ static bl_status add_layer(traffic *t, const bl_layer_placement *from, const bl_
 static bl_status price(const bl_placement *from, const bl_placement *to, size_t expert_bytes,
                        const bl_topology *topology, double *seconds, bl_error *err) {
     traffic t;
-    BL_TRY(bl_topology_holds(topology, to->n_ranks, err));
+    BL_TRY(bl_ranks_fit(topology, to->n_ranks, err));
     BL_TRY(traffic_create(topology, &t, err));
     bl_status st = BL_OK;
     for (int l = 0; l < to->n_layers && st >= 0; l++)
@@ -123,7 +123,7 @@ static bl_status price(const bl_placement *from, const bl_placement *to, size_t 
     return st;
 }
 
-bl_status bl_topology_holds(const bl_topology *topology, int n_ranks, bl_error *err) {
+bl_status bl_ranks_fit(const bl_topology *topology, int n_ranks, bl_error *err) {
     if (topology->n_ranks < n_ranks)
         return bl_fail(err, BL_ERR_SHAPE, "topology %s has %d ranks, but %d are needed",
                        topology->name, topology->n_ranks, n_ranks);

@@ -9,8 +9,8 @@
  * equally near ones from the one that has sent least so far; from a rank that loses all its slots
  * only when nobody else has it), all links work at once, and the slowest one decides:
  *
- *     seconds = latency + max( per rank:   sum of (message + bytes / bandwidth of the pair), out, in;
- *                              per domain: bytes into and out of it / its ports )
+ *     seconds = latency + max( per rank:   sum of (message + bytes / bandwidth of the pair), out,
+ * in; per domain: bytes into and out of it / its ports )
  *
  * What the engine does meanwhile is not in it, and neither is a byte budget per step.
  */
@@ -36,6 +36,6 @@ bl_status bl_diff_of(const bl_placement *from, const bl_placement *to, size_t ex
 void bl_diff_free(bl_diff *diff); /* safe on a zeroed struct */
 
 /* Does a topology have a device for each of n_ranks? BL_ERR_SHAPE says how many it has. */
-bl_status bl_topology_holds(const bl_topology *topology, int n_ranks, bl_error *err);
+bl_status bl_ranks_fit(const bl_topology *topology, int n_ranks, bl_error *err);
 
 #endif

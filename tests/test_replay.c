@@ -1,0 +1,360 @@
+/* Replay: metrics by hand, the plan's own steps left out, the verdict. */
+#include "tests/support/support.h"
+
+#include "core/json.h"
+#include "core/rng.h"
+#include "planner/replay.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_STEPS 64
+
+/* Loads held in static arrays: two layers (4, 5) of two experts. */
+static int layers[2] = {4, 5};
+static bool usable[2];
+static uint64_t step_id[MAX_STEPS];
+static uint64_t count[MAX_STEPS][2][2];
+
+static bl_loads loads_of(size_t n_steps) {
+    bl_loads loads = {.n_steps = n_steps,
+                      .n_layers = 2,
+                      .n_experts = 2,
+                      .top_k = 1,
+                      .layers = layers,
+                      .usable = usable,
+                      .step_id = step_id,
+                      .count = &count[0][0][0]};
+    snprintf(loads.digest, sizeof loads.digest, "%s", "00112233445566778899aabbccddeeff");
+    usable[0] = usable[1] = true;
+    for (size_t s = 0; s < n_steps; s++)
+        step_id[s] = s;
+    return loads;
+}
+
+static void fill(uint64_t a, uint64_t b) {
+    for (size_t s = 0; s < MAX_STEPS; s++) {
+        for (size_t l = 0; l < 2; l++) {
+            count[s][l][0] = a;
+            count[s][l][1] = b;
+        }
+    }
+}
+
+#define SLOTS_APART "[[0],[1]]"
+#define SLOTS_BOTH "[[0,1],[0,1]]"
+#define SLOTS_PILED "[[0,1],[-1,-1]]"
+
+/* A plan with the same slots in layers 4 and 5; `provenance` as JSON. */
+static bl_plan plan_of(const char *slots, const char *provenance) {
+    char text[2048];
+    bl_error err;
+    bl_plan plan = {0};
+    json_t *root;
+    snprintf(text, sizeof text,
+             "{\"format\":\"ballast-plan\",\"version\":1,\"model\":{\"name\":\"toy\",\"experts\":2,"
+             "\"top_k\":1,\"num_hidden_layers\":6,\"moe_layers\":[4,5],\"num_experts\":2,"
+             "\"num_experts_per_tok\":1,\"hidden_size\":64,\"moe_intermediate_size\":64},"
+             "\"ranks\":2,\"layers\":[{\"layer\":4,\"slots\":%s},{\"layer\":5,\"slots\":%s}],"
+             "\"provenance\":%s}",
+             slots, slots, provenance);
+    assert_ok(bl_json_parse(text, strlen(text), "plan", &root, &err));
+    assert_ok(bl_plan_from_json(root, "plan", &plan, &err));
+    json_decref(root);
+    return plan;
+}
+
+static bl_topology topology_of(void) {
+    bl_error err;
+    bl_topology whole = {0}, two = {0};
+    assert_ok(bl_topology_open("hgx-h100", &whole, &err));
+    assert_ok(bl_topology_take(&whole, 2, &two, &err));
+    bl_topology_free(&whole);
+    return two;
+}
+
+static const char *const names[] = {"a", "b"};
+
+static bl_replay_options options_of(const bl_plan *plans, int n) {
+    return (bl_replay_options){.plans = plans,
+                               .names = names,
+                               .n_plans = n,
+                               .end_step = INT64_MAX,
+                               .dwell_steps = BL_REPLAY_DWELL_STEPS,
+                               .seed = 1};
+}
+
+static void metrics_by_hand(void **state) {
+    (void)state;
+    bl_error err;
+    bl_loads loads = loads_of(2);
+    bl_topology topology = topology_of();
+    bl_plan plan = plan_of(SLOTS_APART, "{}");
+    bl_replay_options options = options_of(&plan, 1);
+    bl_replay replay;
+    /* (layer x rank) [[100,200],[100,200]] is 0.75: mean 150 / max 200. */
+    fill(100, 200);
+    assert_ok(bl_replay_run(&loads, &topology, &options, &replay, &err));
+    assert_int_equal(replay.n_steps, 2);
+    assert_true(fabs(replay.plans[0].balancedness - 0.75) < 1e-12);
+    assert_true(fabs(replay.plans[0].mean - 4.0 / 3.0) < 1e-12);
+    assert_true(fabs(replay.plans[0].max - 4.0 / 3.0) < 1e-12);
+    bl_replay_free(&replay);
+    /* Samples 1, 1.5, 2 and one idle layer, which is left out. */
+    count[0][0][0] = 5, count[0][0][1] = 5;
+    count[0][1][0] = 10, count[0][1][1] = 30;
+    count[1][0][0] = 0, count[1][0][1] = 7;
+    count[1][1][0] = 0, count[1][1][1] = 0;
+    assert_ok(bl_replay_run(&loads, &topology, &options, &replay, &err));
+    const bl_replay_score *score = &replay.plans[0];
+    assert_true(fabs(score->mean - 1.5) < 1e-12);
+    assert_true(fabs(score->p50 - 1.5) < 1e-12);
+    assert_true(fabs(score->p95 - 1.95) < 1e-12);
+    assert_true(fabs(score->p99 - 1.99) < 1e-12);
+    assert_true(fabs(score->max - 2.0) < 1e-12);
+    assert_true(fabs(score->balancedness - (1 + 2.0 / 3 + 0.5) / 3) < 1e-12);
+    assert_true(replay.modelled && score->step_us_mean > 0.0);
+    bl_replay_free(&replay);
+    bl_plan_free(&plan);
+    bl_topology_free(&topology);
+}
+
+static void masked_ranks_do_not_count(void **state) {
+    (void)state;
+    bl_error err;
+    bl_loads loads = loads_of(1);
+    bl_topology topology = topology_of();
+    bl_plan plan = plan_of("[[0,1],[]]", "{}");
+    bl_replay_options options = options_of(&plan, 1);
+    bl_replay replay;
+    fill(100, 200);
+    assert_ok(bl_replay_run(&loads, &topology, &options, &replay, &err));
+    assert_true(fabs(replay.plans[0].mean - 1.0) < 1e-12);
+    bl_replay_free(&replay);
+    bl_plan_free(&plan);
+    bl_topology_free(&topology);
+}
+
+static void fractions_are_applied(void **state) {
+    (void)state;
+    bl_error err;
+    bl_loads loads = loads_of(1);
+    bl_topology topology = topology_of();
+    bl_plan plan = plan_of("[[0,1],[1]]", "{}");
+    double share[] = {1.0, 0.25, 0.75};
+    for (int l = 0; l < 2; l++) {
+        plan.layers[l].share = malloc(sizeof share);
+        assert_non_null(plan.layers[l].share);
+        memcpy(plan.layers[l].share, share, sizeof share);
+    }
+    plan.rule = BL_RULE_FRACTIONS;
+    bl_replay_options options = options_of(&plan, 1);
+    bl_replay replay;
+    fill(100, 200); /* 100 + 50 and 150 */
+    assert_ok(bl_replay_run(&loads, &topology, &options, &replay, &err));
+    assert_true(fabs(replay.plans[0].mean - 1.0) < 1e-12);
+    bl_replay_free(&replay);
+    bl_plan_free(&plan);
+    bl_topology_free(&topology);
+}
+
+static void own_steps_are_left_out(void **state) {
+    (void)state;
+    bl_error err;
+    static const struct {
+        const char *provenance;
+        int64_t first, end;
+        size_t scored, left_out;
+    } cases[] = {
+        {"{\"trace\":\"00112233445566778899aabbccddeeff\",\"steps\":[2,6]}", 0, INT64_MAX, 6, 4},
+        {"{\"trace\":\"00112233445566778899aabbccddeeff\",\"steps\":[2,6]}", 3, 6, 0, 3},
+        {"{\"trace\":\"00112233445566778899aabbccddeeff\",\"steps\":[2,6]}", 5, 8, 2, 1},
+        {"{\"trace\":\"00112233445566778899aabbccddeeff\"}", 0, INT64_MAX, 0, 10},
+        {"{\"trace\":\"ffffffffffffffffffffffffffffffff\",\"steps\":[2,6]}", 0, INT64_MAX, 10, 0},
+        {"{}", 4, 9, 5, 0},
+    };
+    bl_loads loads = loads_of(10);
+    bl_topology topology = topology_of();
+    fill(100, 200);
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        bl_plan plan = plan_of(SLOTS_APART, cases[c].provenance);
+        bl_replay_options options = options_of(&plan, 1);
+        bl_replay replay;
+        options.first_step = cases[c].first;
+        options.end_step = cases[c].end;
+        assert_ok(bl_replay_run(&loads, &topology, &options, &replay, &err));
+        assert_int_equal(replay.n_steps, cases[c].scored);
+        assert_int_equal(replay.n_left_out, cases[c].left_out);
+        if (cases[c].scored == 0) {
+            assert_int_equal(replay.verdict, BL_VERDICT_NOT_ENOUGH_EVIDENCE);
+            assert_true(isnan(replay.plans[0].mean));
+        }
+        bl_replay_free(&replay);
+        bl_plan_free(&plan);
+    }
+    bl_topology_free(&topology);
+}
+
+/* A baseline that piles all on one rank; the plan that spreads saves in every step. */
+static void verdicts(void **state) {
+    (void)state;
+    bl_error err;
+    bl_topology topology = topology_of();
+    bl_plan plans[2] = {plan_of(SLOTS_PILED, "{}"), plan_of(SLOTS_BOTH, "{}")};
+    bl_plan piled = plan_of(SLOTS_PILED, "{}");
+    bl_replay_options options = options_of(plans, 2);
+    bl_replay replay;
+    options.baseline = BL_BASELINE_PLAN;
+    options.baseline_plan = &piled;
+    options.baseline_name = "piled";
+    fill(1000000, 2000000);
+    bl_loads loads = loads_of(5);
+    assert_ok(bl_replay_run(&loads, &topology, &options, &replay, &err));
+    assert_int_equal(replay.best, 1);
+    assert_int_equal(replay.verdict, BL_VERDICT_RECOMMEND);
+    assert_int_equal(replay.plans[0].verdict, BL_VERDICT_NOT_WORTH_IT);
+    assert_int_equal(replay.plans[0].moves, 0);
+    assert_int_equal(replay.plans[1].moves, 4);
+    assert_int_equal(replay.plans[1].move_bytes, 4 * 3 * 64 * 64 * 2);
+    assert_true(replay.plans[1].saved_us > 0.0);
+    /* Every step is the same, so there is no spread to be careful about. */
+    assert_true(fabs(replay.plans[1].saved_us_low - replay.plans[1].saved_us) < 1e-6);
+    const double saved = replay.plans[1].saved_us, cost_us = 1e6 * replay.plans[1].migration_s;
+    bl_replay_free(&replay);
+
+    options.dwell_steps = 0.99 * cost_us / saved; /* too short to pay the move back */
+    assert_ok(bl_replay_run(&loads, &topology, &options, &replay, &err));
+    assert_int_equal(replay.plans[1].verdict, BL_VERDICT_NOT_WORTH_IT);
+    bl_replay_free(&replay);
+    options.dwell_steps = 1.01 * cost_us / saved;
+    assert_ok(bl_replay_run(&loads, &topology, &options, &replay, &err));
+    assert_int_equal(replay.plans[1].verdict, BL_VERDICT_RECOMMEND);
+    bl_replay_free(&replay);
+
+    loads = loads_of(4); /* one step too few */
+    options.dwell_steps = 1e12;
+    assert_ok(bl_replay_run(&loads, &topology, &options, &replay, &err));
+    assert_int_equal(replay.verdict, BL_VERDICT_NOT_ENOUGH_EVIDENCE);
+    assert_true(isnan(replay.plans[1].saved_us_low));
+    bl_replay_free(&replay);
+    bl_plan_free(&plans[0]);
+    bl_plan_free(&plans[1]);
+    bl_plan_free(&piled);
+    bl_topology_free(&topology);
+}
+
+static void baselines(void **state) {
+    (void)state;
+    bl_error err;
+    bl_topology topology = topology_of();
+    bl_plan plan =
+        plan_of("[[1],[0]]", "{\"trace\":\"00112233445566778899aabbccddeeff\",\"steps\":[0,2]}");
+    bl_replay_options options = options_of(&plan, 1);
+    bl_replay replay;
+    bl_loads loads = loads_of(8);
+    fill(100, 300);
+    assert_ok(bl_replay_run(&loads, &topology, &options, &replay, &err));
+    assert_string_equal(replay.baseline.name, "contiguous");
+    assert_int_equal(replay.plans[0].moves, 4); /* from [[0],[1]] in two layers */
+    assert_int_equal(replay.n_steps, 6);
+    bl_replay_free(&replay);
+    options.baseline = BL_BASELINE_GREEDY;
+    assert_ok(bl_replay_run(&loads, &topology, &options, &replay, &err));
+    assert_string_equal(replay.baseline.name, "greedy");
+    assert_true(fabs(replay.baseline.mean - 1.5) < 1e-12);
+    bl_replay_free(&replay);
+    json_object_del(plan.provenance, "trace");
+    assert_fails(bl_replay_run(&loads, &topology, &options, &replay, &err), BL_ERR_STATE,
+                 "not made from this trace");
+    bl_plan_free(&plan);
+    bl_topology_free(&topology);
+}
+
+static void refusals(void **state) {
+    (void)state;
+    bl_error err;
+    bl_topology topology = topology_of();
+    bl_loads loads = loads_of(2);
+    bl_plan plan = plan_of(SLOTS_APART, "{}");
+    bl_replay_options options = options_of(&plan, 1);
+    bl_replay replay;
+    fill(1, 1);
+    usable[1] = false;
+    assert_fails(bl_replay_run(&loads, &topology, &options, &replay, &err), BL_ERR_CONSERVATION,
+                 "do not add up");
+    assert_int_equal(err.layer, 5);
+    usable[1] = true;
+    layers[1] = 7;
+    assert_fails(bl_replay_run(&loads, &topology, &options, &replay, &err), BL_ERR_MODEL,
+                 "not in the plan");
+    assert_int_equal(err.layer, 7);
+    layers[1] = 5;
+    loads.n_experts = 3;
+    assert_fails(bl_replay_run(&loads, &topology, &options, &replay, &err), BL_ERR_MODEL,
+                 "2 experts per layer");
+    loads.n_experts = 2;
+    plan.rule = BL_RULE_NEAREST;
+    assert_fails(bl_replay_run(&loads, &topology, &options, &replay, &err), BL_ERR_UNSUPPORTED,
+                 "where tokens come from");
+    plan.rule = BL_RULE_EVEN;
+    plan.model.expert_bytes = 0; /* no times, but the balance is scored */
+    assert_ok(bl_replay_run(&loads, &topology, &options, &replay, &err));
+    assert_false(replay.modelled);
+    assert_true(isnan(replay.plans[0].step_us_mean) && replay.plans[0].mean == 1.0);
+    assert_int_equal(replay.verdict, BL_VERDICT_NOT_ENOUGH_EVIDENCE);
+    bl_replay_free(&replay);
+    bl_plan_free(&plan);
+    bl_topology_free(&topology);
+}
+
+/* With independent values the 5 % bound lies 1.645 standard errors below the mean. */
+static void bootstrap_bound(void **state) {
+    (void)state;
+    enum { N = 400 };
+    static double values[N];
+    bl_error err;
+    bl_rng rng;
+    double low, again, sum = 0.0, squares = 0.0;
+    bl_rng_seed(&rng, 7);
+    for (int i = 0; i < N; i++) {
+        values[i] = 10.0 + bl_rng_unit(&rng);
+        sum += values[i];
+        squares += values[i] * values[i];
+    }
+    const double mean = sum / N, error = sqrt((squares / N - mean * mean) / N);
+    assert_ok(bl_bootstrap_low(values, N, 1, &low, &err));
+    assert_true(low < mean - 1.3 * error && low > mean - 2.0 * error);
+    assert_ok(bl_bootstrap_low(values, N, 1, &again, &err));
+    assert_true(low == again);
+    /* Long runs of equal values are few independent ones: the bound must be lower. */
+    for (int i = 0; i < N; i++)
+        values[i] = 10.0 + (i / 20 % 2);
+    assert_ok(bl_bootstrap_low(values, N, 1, &low, &err));
+    assert_true(low < 10.5 - 2.0 * 1.645 * 0.5 / 20.0);
+}
+
+static void quantiles(void **state) {
+    (void)state;
+    static const double values[] = {1, 2, 4, 8};
+    assert_true(bl_quantile(values, 4, 0.0) == 1);
+    assert_true(bl_quantile(values, 4, 1.0) == 8);
+    assert_true(bl_quantile(values, 4, 0.5) == 3);
+    assert_true(bl_quantile(values, 1, 0.95) == 1);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(metrics_by_hand),
+        cmocka_unit_test(masked_ranks_do_not_count),
+        cmocka_unit_test(fractions_are_applied),
+        cmocka_unit_test(own_steps_are_left_out),
+        cmocka_unit_test(verdicts),
+        cmocka_unit_test(baselines),
+        cmocka_unit_test(refusals),
+        cmocka_unit_test(bootstrap_bound),
+        cmocka_unit_test(quantiles),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
