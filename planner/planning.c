@@ -12,7 +12,7 @@
 /* One layer on its way through the driver. */
 typedef struct job {
     int layer;    /* decoder-layer id */
-    int row;      /* index in loads, or -1: absent from the trace */
+    int row;      /* index in loads, or -1: the trace has nothing of it */
     bool idle;    /* no load in the selected steps */
     double *load; /* [n_scenarios][n_experts]; owned */
     double total; /* sum of load */
@@ -61,24 +61,23 @@ static bl_status fill_scenarios(const run *r, job *j, bl_error *err) {
 static int loads_row_of(const bl_loads *loads, int layer) {
     for (int row = 0; row < loads->n_layers; row++) {
         if (loads->layers[row] == layer)
-            return row;
+            return loads->usable[row] ? row : -1;
     }
     return -1;
 }
 
 static bl_status check_loads(const bl_loads *loads, const bl_model *model, bl_error *err) {
-    if (loads->n_experts != model->n_experts)
-        return bl_fail(err, BL_ERR_MODEL, "the trace has %d experts per layer, %s has %d",
-                       loads->n_experts, model->name, model->n_experts);
+    if (loads->n_experts != model->n_experts || loads->top_k != model->top_k)
+        return bl_fail(err, BL_ERR_MODEL, "the trace has top-%d of %d experts, %s has top-%d of %d",
+                       loads->top_k, loads->n_experts, model->name, model->top_k, model->n_experts);
     for (int row = 0; row < loads->n_layers; row++) {
         const int layer = loads->layers[row];
         if (bl_model_moe_index(model, layer) < 0)
             return bl_fail_at(err, BL_ERR_MODEL, bl_at_layer(NULL, layer),
                               "is in the trace, but is not a MoE layer of %s", model->name);
-        if (!loads->usable[row])
+        if (!loads->usable[row] && bl_loads_has_counts(loads, row))
             return bl_fail_at(err, BL_ERR_CONSERVATION, bl_at_layer(NULL, layer),
-                              "its counts do not add up to tokens x top-k, so it cannot be planned "
-                              "on; ballast stat shows where");
+                              "cannot be planned on: %s", loads->why[row]);
     }
     if (loads->n_steps == 0)
         return bl_fail(err, BL_ERR_CONSERVATION, "no step of the trace has any traffic");
@@ -381,8 +380,11 @@ static json_t *provenance_of(const run *r, const bl_topology *topology,
     json_object_set_new(p, "phase", json_string(o->phase != NULL ? o->phase : "all"));
     json_object_set_new(p, "trace", json_string(r->loads->digest));
     json_object_set_new(p, "composed", json_boolean(r->loads->composed));
-    json_object_set_new(p, "topology", json_string(topology->name));
-    json_object_set_new(p, "topology_digest", json_string(bl_topology_digest(topology).hex));
+    json_object_set_new(p, "complete", json_boolean(r->loads->complete));
+    if (topology != NULL) {
+        json_object_set_new(p, "topology", json_string(topology->name));
+        json_object_set_new(p, "topology_digest", json_string(bl_topology_digest(topology).hex));
+    }
     json_object_set_new(p, "slots", json_integer(o->capacity.n_slots));
     json_object_set_new(p, "masked_ranks", masked_ranks(r));
     json_object_set_new(p, "idle_layers", idle_layers(r, false));

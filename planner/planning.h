@@ -8,7 +8,7 @@
  * Each selected step of the trace is one scenario; a trace of more steps than max_scenarios is cut
  * into that many blocks of consecutive steps, summed, and provenance says so.
  *
- * A layer without load in the selected steps, or absent from the trace, keeps the current
+ * A layer without load in the selected steps, or without records in the trace, keeps the current
  * placement, or the one engines start with, and is listed. Fewer than half of the layers with load
  * is refused: that is a broken recorder or a wrong layer convention, not traffic.
  *
@@ -79,7 +79,8 @@ typedef struct bl_planning_summary {
     bool stopped;           /* a limit or an interrupt ended some layer's search */
 } bl_planning_summary;
 
-/* Make the plan. `loads` and `model` must agree. Errors name the layer. Free the plan with
+/* Make the plan. `loads` and `model` must agree; the topology is for provenance and may be NULL.
+ * Errors name the layer. Free the plan with
  * bl_plan_free(). BL_LIMIT: the plan is whole, but the search was stopped early. */
 bl_status bl_planning_run(const bl_loads *loads, const bl_model *model, const bl_topology *topology,
                           const bl_planning_options *options, bl_progress *progress, bl_plan *out,

@@ -130,11 +130,9 @@ static bl_status check_plan(const bl_plan *plan, const char *name, const bl_load
 
 static bl_status check_all(const bl_loads *loads, const bl_replay_options *o, bl_error *err) {
     for (int row = 0; row < loads->n_layers; row++) {
-        if (!loads->usable[row])
-            return bl_fail_at(
-                err, BL_ERR_CONSERVATION, bl_at_layer(NULL, loads->layers[row]),
-                "its counts do not add up to tokens x top-k, so nothing can be scored "
-                "on it; ballast stat shows where");
+        if (!loads->usable[row] && bl_loads_has_counts(loads, row))
+            return bl_fail_at(err, BL_ERR_CONSERVATION, bl_at_layer(NULL, loads->layers[row]),
+                              "cannot be scored on: %s", loads->why[row]);
     }
     for (int p = 0; p < o->n_plans; p++) {
         BL_TRY(check_plan(&o->plans[p], o->names[p], loads, err));

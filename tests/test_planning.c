@@ -19,6 +19,7 @@ typedef struct world {
     bl_planning_options options;
     int moe_layers[LAYERS], load_layers[LAYERS];
     bool usable[LAYERS];
+    char *why[LAYERS];
     uint64_t step_id[MAX_STEPS];
     uint64_t *count; /* [MAX_STEPS][LAYERS][EXPERTS] */
 } world;
@@ -43,6 +44,7 @@ static world *world_new(size_t n_steps) {
     for (int l = 0; l < LAYERS; l++) {
         w->moe_layers[l] = w->load_layers[l] = l + 3;
         w->usable[l] = true;
+        w->why[l] = "its counts do not add up";
         for (size_t s = 0; s < MAX_STEPS; s++) {
             for (int e = 0; e < EXPERTS; e++)
                 row_of(w, s, l)[e] = 10 + bl_rng_below(&rng, 20) + (e == l ? 200u : 0u);
@@ -64,6 +66,7 @@ static world *world_new(size_t n_steps) {
                           .top_k = 2,
                           .layers = w->load_layers,
                           .usable = w->usable,
+                          .why = w->why,
                           .step_id = w->step_id,
                           .count = w->count,
                           .digest = "00112233445566778899aabbccddeeff"};
@@ -248,7 +251,7 @@ static void broken_traces_are_refused_by_name(void **state) {
     bl_planning_summary s;
     world *w = world_new(2);
     w->usable[2] = false;
-    assert_fails(run(w, &plan, &s, &err), BL_ERR_CONSERVATION, "do not add up");
+    assert_fails(run(w, &plan, &s, &err), BL_ERR_CONSERVATION, "counts do not add up");
     assert_int_equal(err.layer, 5);
     w->usable[2] = true;
     for (int l = 1; l < LAYERS; l++) { /* only layer 3 has counts */
@@ -260,7 +263,7 @@ static void broken_traces_are_refused_by_name(void **state) {
     assert_fails(run(w, &plan, &s, &err), BL_ERR_CONSERVATION, "traffic");
     w->loads.n_steps = 2;
     w->loads.n_experts = 8;
-    assert_fails(run(w, &plan, &s, &err), BL_ERR_MODEL, "8 experts per layer");
+    assert_fails(run(w, &plan, &s, &err), BL_ERR_MODEL, "of 8 experts");
     world_free(w);
 }
 

@@ -15,6 +15,7 @@
 /* Loads held in static arrays: two layers (4, 5) of two experts. */
 static int layers[2] = {4, 5};
 static bool usable[2];
+static char *why[2] = {"its counts do not add up", "its counts do not add up"};
 static uint64_t step_id[MAX_STEPS];
 static uint64_t count[MAX_STEPS][2][2];
 
@@ -25,6 +26,7 @@ static bl_loads loads_of(size_t n_steps) {
                       .top_k = 1,
                       .layers = layers,
                       .usable = usable,
+                      .why = why,
                       .step_id = step_id,
                       .count = &count[0][0][0]};
     snprintf(loads.digest, sizeof loads.digest, "%s", "00112233445566778899aabbccddeeff");
@@ -283,7 +285,7 @@ static void refusals(void **state) {
     fill(1, 1);
     usable[1] = false;
     assert_fails(bl_replay_run(&loads, &topology, &options, &replay, &err), BL_ERR_CONSERVATION,
-                 "do not add up");
+                 "counts do not add up");
     assert_int_equal(err.layer, 5);
     usable[1] = true;
     layers[1] = 7;

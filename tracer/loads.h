@@ -59,4 +59,16 @@ static inline const uint64_t *bl_loads_row(const bl_loads *loads, size_t step, i
            (step * (size_t)loads->n_layers + (size_t)layer_index) * (size_t)loads->n_experts;
 }
 
+/* Does any step have a count in this layer? */
+static inline bool bl_loads_has_counts(const bl_loads *loads, int layer_index) {
+    for (size_t step = 0; step < loads->n_steps; step++) {
+        const uint64_t *count = bl_loads_row(loads, step, layer_index);
+        for (int expert = 0; expert < loads->n_experts; expert++) {
+            if (count[expert] != 0)
+                return true;
+        }
+    }
+    return false;
+}
+
 #endif
