@@ -12,15 +12,15 @@
  * port being chosen or raced for: bl_seat_ucx_options() turns a seat into what
  * bl_transport_ucx_open() wants. Standard output and error are inherited unchanged, without
  * prefixes: by convention rank 0 alone writes data, and errors do not print at all but travel to
- * the launcher, which reports one. What a rank computes goes to the launcher through bl_seat_put(),
- * in any number of pieces.
+ * the launcher, which reports one. Standard input is empty in the ranks. What a rank computes goes
+ * to the launcher through bl_seat_put(), in any number of pieces.
  *
  * When a rank fails or dies, the others get `grace_s` seconds to notice and end, then SIGTERM, then
  * SIGKILL. The launcher's error is the cause and not its echo: a rank that died of a signal, else
  * the first that failed with anything but BL_ERR_PEER, else the first of those. No rank outlives
  * its launcher (the kernel kills it then), and none is left unreaped. SIGINT, SIGTERM and SIGHUP
- * sent to the launcher are passed on to every rank; ranks are a process group of their own, so that
- * a Ctrl-C at the terminal reaches each of them once.
+ * sent to the launcher are passed on to every rank; each rank is a process group of its own, so
+ * that a Ctrl-C at the terminal reaches it once.
  *
  * Call it from the main thread while no other thread runs, before anything that does not survive a
  * fork (UCX, GLPK) was started.
@@ -60,7 +60,7 @@ bl_ucx_options bl_seat_ucx_options(const bl_seat *seat, double deadline_s);
 typedef struct bl_rank_end {
     unsigned char *result; /* all it put, in order; freed by bl_rank_ends_free() */
     size_t result_bytes;
-    bl_status status; /* what the body returned; BL_ERR_PEER when it died before it could */
+    bl_status status; /* what the body returned; BL_ERR_PEER when it died before that */
     int exit_code;    /* -1 when a signal ended it */
     int signal;       /* 0 when it exited */
     bool ended_by_us; /* it was still running when the grace period was over */
