@@ -335,6 +335,7 @@ static bl_status make_plan(const plan_options *o, const inputs *in, bl_error *er
     options.end_step = o->steps.end;
     options.phase = o->phase >= 0 ? bl_phase_names[o->phase] : NULL;
     bl_progress progress = bl_progress_stderr();
+    progress.last_s = bl_now_s(); /* short work needs no progress */
     bl_planning_summary summary;
     bl_plan plan = {0};
     BL_TRY(bl_planning_run(&in->loads, &in->model, in->has_topology ? &in->topology : NULL,

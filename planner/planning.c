@@ -2,12 +2,20 @@
 
 #include "core/mem.h"
 #include "core/rng.h"
+#include "planner/budget.h"
 
 #include <limits.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define MAX_RUNGS 24
+/* A tenth of the search's default effort tells well enough what a rung gains (planner/search.h:
+ * steps under one scenario, proposals under several); the one that is chosen is searched again in
+ * full. */
+#define RUNG_STEPS 200
+#define RUNG_PROPOSALS 20000
 
 /* One layer on its way through the driver. */
 typedef struct job {
@@ -20,9 +28,14 @@ typedef struct job {
     bl_solution solution; /* owned */
     bl_score before, greedy;
     int moves; /* from the current placement or the start layout */
+    /* under a move budget: what the layer could have, by moves */
+    int n_rungs;
+    bl_rung rungs[MAX_RUNGS];
+    bl_solution offers[MAX_RUNGS]; /* owned */
 } job;
 
-typedef struct run {
+typedef struct run run;
+struct run {
     const bl_loads *loads;
     const bl_model *model;
     const bl_planning_options *options;
@@ -32,11 +45,12 @@ typedef struct run {
     job *jobs;
     /* shared by the threads, under the lock */
     pthread_mutex_t lock;
+    bl_status (*task)(const run *, job *, bl_error *);
     int next, done;
     bool stopped;
     bl_status status;
     bl_error error;
-} run;
+};
 
 /* ---- scenarios --------------------------------------------------------------------------------*/
 
@@ -143,6 +157,11 @@ static bl_status make_jobs(run *r, bl_error *err) {
     return BL_OK;
 }
 
+/* Moves are limited, and there is something to move from. */
+static bool has_budget(const run *r) {
+    return r->options->current != NULL && r->options->max_moves >= 0;
+}
+
 /* ---- solving ----------------------------------------------------------------------------------*/
 
 static bl_status score_of(const job *j, bl_algorithm algorithm, bl_score *out, int *moves,
@@ -176,21 +195,21 @@ static bl_status score_current(const job *j, bl_score *out, bl_error *err) {
     return st;
 }
 
-static bl_status solve_job(const run *r, job *j, int64_t max_moves, bl_error *err) {
-    const bl_planning_options *o = r->options;
-    bl_solve_options options = o->solve;
-    uint64_t mixed = o->solve.seed ^ ((uint64_t)j->layer << 32);
+static bl_solve_options solve_options(const run *r, const job *j) {
+    bl_solve_options options = r->options->solve;
+    uint64_t mixed = options.seed ^ ((uint64_t)j->layer << 32);
     options.seed = bl_splitmix64(&mixed);
-    options.time_s = o->solve.time_s / r->n_jobs * o->n_threads;
-    j->problem.max_moves = max_moves < 0 || max_moves > INT_MAX ? -1 : (int)max_moves;
-    bl_solution solution = {0};
-    const bl_status st = bl_solve(&j->problem, &options, &solution, err);
-    if (st < 0)
-        return st;
-    bl_solution_free(&j->solution);
-    j->solution = solution;
-    j->moves = solution.moves;
-    return st;
+    options.time_s *= (double)r->options->n_threads / r->n_jobs;
+    if (has_budget(r))
+        options.time_s /= 2.0; /* every layer is searched twice */
+    return options;
+}
+
+static bl_status solve_within(const job *j, const bl_solve_options *options, int64_t max_moves,
+                              bl_solution *out, bl_error *err) {
+    bl_problem problem = j->problem;
+    problem.max_moves = max_moves < 0 || max_moves > INT_MAX ? -1 : (int)max_moves;
+    return bl_solve(&problem, options, out, err);
 }
 
 static bl_status compare_job(const run *r, job *j, bl_error *err) {
@@ -203,6 +222,16 @@ static bl_status compare_job(const run *r, job *j, bl_error *err) {
     return score_of(j, BL_ALG_GREEDY, &j->greedy, NULL, err);
 }
 
+static bl_status plan_job(const run *r, job *j, bl_error *err) {
+    const bl_solve_options options = solve_options(r, j);
+    const bl_status st = solve_within(j, &options, -1, &j->solution, err);
+    if (st < 0)
+        return st;
+    j->moves = j->solution.moves;
+    BL_TRY(compare_job(r, j, err));
+    return st;
+}
+
 /* Take jobs until there are none; the calling thread and its helpers all run this. */
 static void *work(void *user) {
     run *r = user;
@@ -211,14 +240,13 @@ static void *work(void *user) {
         job *j = &r->jobs[r->next++];
         pthread_mutex_unlock(&r->lock);
         bl_error err = BL_ERROR_INIT;
-        const bl_status solved = solve_job(r, j, -1, &err);
-        const bl_status st = solved < 0 ? solved : compare_job(r, j, &err);
+        const bl_status st = r->task(r, j, &err);
         pthread_mutex_lock(&r->lock);
         if (st < 0 && r->status >= 0) {
             r->status = st;
             r->error = err;
         }
-        r->stopped = r->stopped || solved > 0;
+        r->stopped = r->stopped || st > 0;
         r->done++;
         if (st >= 0)
             bl_progress_line(r->progress,
@@ -230,10 +258,13 @@ static void *work(void *user) {
     return NULL;
 }
 
-static bl_status solve_all(run *r, bl_error *err) {
+/* Run a task for every job, on all threads. */
+static bl_status for_all(run *r, bl_status (*task)(const run *, job *, bl_error *), bl_error *err) {
     enum { MOST_THREADS = 64 };
     pthread_t helpers[MOST_THREADS];
     int n = 0;
+    r->task = task;
+    r->next = r->done = 0;
     pthread_mutex_init(&r->lock, NULL);
     while (n + 1 < r->options->n_threads && n < MOST_THREADS && n + 1 < r->n_jobs &&
            pthread_create(&helpers[n], NULL, work, r) == 0)
@@ -250,46 +281,119 @@ static bl_status solve_all(run *r, bl_error *err) {
 
 /* ---- the move budget --------------------------------------------------------------------------*/
 
-/* Token rows that the busiest ranks are spared per move; infinite where the current placement
- * cannot be kept. */
-static double worth(const job *j) {
-    if (!bl_problem_current_fits(&j->problem))
-        return INFINITY;
-    return (j->before.max_over_mean - j->solution.score.max_over_mean) * j->total /
-           (double)j->moves;
+/* Token rows that the busiest ranks are spared in all scenarios together. */
+static double gain_of(const job *j, const bl_solution *solution) {
+    return (j->before.max_over_mean - solution->score.max_over_mean) * j->total;
 }
 
-static int by_worth(const void *a, const void *b) {
-    const job *x = *(job *const *)a, *y = *(job *const *)b;
-    const double wx = worth(x), wy = worth(y);
-    if (wx != wy)
-        return wx > wy ? -1 : 1;
-    return x->layer - y->layer;
+/* Takes the solution over, unless it is no more than the rung before. */
+static void add_rung(job *j, bl_solution *solution) {
+    const int n = j->n_rungs;
+    if (n > 0 && j->rungs[n - 1].moves >= solution->moves) {
+        bl_solution_free(solution);
+        return;
+    }
+    j->rungs[n] = (bl_rung){solution->moves, gain_of(j, solution)};
+    j->offers[n] = *solution;
+    j->n_rungs++;
+}
+
+static bl_solve_options rung_options(const run *r, const job *j) {
+    bl_solve_options options = solve_options(r, j);
+    options.time_s = 0.0;
+    options.iterations = r->n_scenarios == 1 ? RUNG_STEPS : RUNG_PROPOSALS;
+    return options;
+}
+
+/* The least limit under which the layer can be served at all; `most` is one. Only where the current
+ * placement does not fit the slots. */
+static bl_status least_limit(const job *j, const bl_solve_options *options, int most, int *limit,
+                             bl_error *err) {
+    int low = -1, high = most;
+    while (high - low > 1) {
+        const int middle = low + (high - low) / 2;
+        bl_solution solution = {0};
+        const bl_status st = solve_within(j, options, middle, &solution, NULL);
+        bl_solution_free(&solution);
+        if (st == BL_ERR_INFEASIBLE)
+            low = middle;
+        else if (st < 0)
+            return bl_fail_at(err, st, bl_at_layer(NULL, j->layer), "could not be planned");
+        else
+            high = middle;
+    }
+    *limit = high;
+    return BL_OK;
+}
+
+/* What the layer offers for 0 (or the least that serves), 1, 2, 4, ... moves, up to the placement
+ * that was found without a limit. */
+static bl_status offer(const run *r, job *j, bl_error *err) {
+    const bl_solve_options options = rung_options(r, j);
+    bl_solve_options least = options;
+    const int most = j->moves;
+    int limit = 0;
+    least.iterations = 1; /* where nothing may move there is nothing to search */
+    if (!j->idle && !bl_problem_current_fits(&j->problem))
+        BL_TRY(least_limit(j, &options, most, &limit, err));
+    while (limit < most && j->n_rungs + 1 < MAX_RUNGS) {
+        bl_solution solution = {0};
+        BL_TRY(solve_within(j, limit > 0 ? &options : &least, limit, &solution, err));
+        add_rung(j, &solution);
+        limit = limit > 0 ? 2 * limit : 1;
+    }
+    bl_solution last = j->solution;
+    j->solution = (bl_solution){0};
+    add_rung(j, &last);
+    return BL_OK;
+}
+
+/* Search once more, within the moves of the rung that was chosen. */
+static bl_status refine(const run *r, job *j, bl_error *err) {
+    const bl_solve_options options = solve_options(r, j);
+    if (j->moves == 0 || j->moves == j->rungs[j->n_rungs - 1].moves)
+        return BL_OK;
+    bl_solution solution = {0};
+    const bl_status st = solve_within(j, &options, j->moves, &solution, err);
+    if (st >= 0 && solution.score.max_over_mean < j->solution.score.max_over_mean) {
+        const bl_solution swap = j->solution;
+        j->solution = solution;
+        solution = swap;
+        j->moves = j->solution.moves;
+    }
+    bl_solution_free(&solution);
+    return st;
+}
+
+static bl_status choose_rungs(run *r, bl_error *err) {
+    bl_ladder *ladders;
+    int *choice = NULL;
+    BL_TRY(BL_CALLOC(ladders, r->n_jobs, err));
+    bl_status st = BL_CALLOC(choice, r->n_jobs, err);
+    for (int m = 0; m < r->n_jobs; m++)
+        ladders[m] = (bl_ladder){r->jobs[m].rungs, r->jobs[m].n_rungs};
+    if (st >= 0)
+        st = bl_budget_choose(ladders, r->n_jobs, r->options->max_moves, choice, err);
+    for (int m = 0; st >= 0 && m < r->n_jobs; m++) {
+        job *j = &r->jobs[m];
+        j->solution = j->offers[choice[m]];
+        j->moves = j->solution.moves;
+        j->offers[choice[m]] = (bl_solution){0};
+    }
+    free(ladders);
+    free(choice);
+    return st;
 }
 
 static bl_status keep_budget(run *r, bl_error *err) {
-    int64_t wanted = 0, left = r->options->max_moves;
-    int n = 0;
-    if (r->options->current == NULL || left < 0)
-        return BL_OK;
-    job **order;
-    BL_TRY(BL_CALLOC(order, r->n_jobs, err));
-    for (int m = 0; m < r->n_jobs; m++) {
+    int64_t wanted = 0;
+    for (int m = 0; m < r->n_jobs; m++)
         wanted += r->jobs[m].moves;
-        if (r->jobs[m].moves > 0)
-            order[n++] = &r->jobs[m];
-    }
-    bl_status st = BL_OK;
-    if (wanted > left) {
-        qsort(order, (size_t)n, sizeof(job *), by_worth);
-        for (int i = 0; i < n && st >= 0; i++) {
-            if (order[i]->moves > left)
-                st = solve_job(r, order[i], left, err);
-            left -= order[i]->moves;
-        }
-    }
-    free(order);
-    return st < 0 ? st : BL_OK;
+    if (!has_budget(r) || wanted <= r->options->max_moves)
+        return BL_OK;
+    BL_TRY(for_all(r, offer, err));
+    BL_TRY(choose_rungs(r, err));
+    return for_all(r, refine, err);
 }
 
 /* ---- the result -------------------------------------------------------------------------------*/
@@ -453,7 +557,7 @@ bl_status bl_planning_run(const bl_loads *loads, const bl_model *model, const bl
     BL_TRY(BL_CALLOC(r.jobs, r.n_jobs, err));
     bl_status st = make_jobs(&r, err);
     if (st >= 0)
-        st = solve_all(&r, err);
+        st = for_all(&r, plan_job, err);
     if (st >= 0)
         st = keep_budget(&r, err);
     if (st >= 0) {
@@ -463,6 +567,8 @@ bl_status bl_planning_run(const bl_loads *loads, const bl_model *model, const bl
     for (int m = 0; m < r.n_jobs; m++) {
         free(r.jobs[m].load);
         bl_solution_free(&r.jobs[m].solution);
+        for (int rung = 0; rung < r.jobs[m].n_rungs; rung++)
+            bl_solution_free(&r.jobs[m].offers[rung]);
     }
     free(r.jobs);
     return st < 0 ? st : r.stopped ? BL_LIMIT : BL_OK;

@@ -12,10 +12,9 @@
  * placement, or the one engines start with, and is listed. Fewer than half of the layers with load
  * is refused: that is a broken recorder or a wrong layer convention, not traffic.
  *
- * The move budget counts copies over all layers. When the layers together want more, they are
- * served in the order of gain per move (a layer whose current placement cannot be kept comes
- * first); the one that meets the end of the budget gets what is left, the others keep what they
- * have.
+ * The move budget counts copies over all layers. When the layers together want more, each offers
+ * placements for 0, 1, 2, 4, ... moves and the budget goes where a move gains most
+ * (planner/budget.h).
  *
  * The same inputs, options and seed give the same plan, whatever the number of threads, unless a
  * time limit or an interrupt stopped it. Nothing is printed here; the summary holds what there is
