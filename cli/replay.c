@@ -137,6 +137,10 @@ static void print_score(const bl_replay *replay, const bl_replay_score *s, bool 
 static void print_table(const replay_options *o, const bl_replay *replay) {
     printf("%zu steps scored, %zu left out because a plan was made from them\n", replay->n_steps,
            replay->n_left_out);
+    if (replay->n_steps == 0) {
+        printf("%s: %s\n", replay->plans[replay->best].name, bl_verdict_names[replay->verdict]);
+        return;
+    }
     printf("%-28s %7s %7s %7s %7s %7s  %7s", "max/mean of a layer", "mean", "p50", "p95", "p99",
            "max", "balance");
     if (replay->modelled)

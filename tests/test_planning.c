@@ -17,7 +17,7 @@ typedef struct world {
     bl_loads loads;
     bl_capacity capacity;
     bl_planning_options options;
-    int moe_layers[LAYERS], load_layers[LAYERS];
+    int load_layers[LAYERS];
     bool usable[LAYERS];
     char *why[LAYERS];
     uint64_t step_id[MAX_STEPS];
@@ -42,7 +42,7 @@ static world *world_new(size_t n_steps) {
     bl_rng rng;
     bl_rng_seed(&rng, 11);
     for (int l = 0; l < LAYERS; l++) {
-        w->moe_layers[l] = w->load_layers[l] = l + 3;
+        w->load_layers[l] = l + 3;
         w->usable[l] = true;
         w->why[l] = "its counts do not add up";
         for (size_t s = 0; s < MAX_STEPS; s++) {
@@ -52,14 +52,16 @@ static world *world_new(size_t n_steps) {
     }
     for (size_t s = 0; s < MAX_STEPS; s++)
         w->step_id[s] = s;
-    w->model = (bl_model){.name = "toy",
-                          .n_layers = 9,
-                          .n_moe_layers = LAYERS,
-                          .moe_layers = w->moe_layers,
-                          .n_experts = EXPERTS,
-                          .top_k = 2,
-                          .expert_bytes = 1000,
-                          .kv_bytes_per_token = 100};
+    static const char text[] =
+        "{\"name\":\"toy\",\"num_hidden_layers\":9,\"moe_layers\":[3,4,5,6,7,8],"
+        "\"num_experts\":16,\"num_experts_per_tok\":2,\"hidden_size\":8,"
+        "\"moe_intermediate_size\":8}";
+    json_t *root;
+    assert_ok(bl_json_parse(text, sizeof text - 1, "toy", &root, &err));
+    assert_ok(bl_model_from_json(root, "toy", &w->model, &err));
+    json_decref(root);
+    w->model.expert_bytes = 1000;
+    w->model.kv_bytes_per_token = 100;
     w->loads = (bl_loads){.n_steps = n_steps,
                           .n_layers = LAYERS,
                           .n_experts = EXPERTS,
@@ -81,6 +83,7 @@ static world *world_new(size_t n_steps) {
 }
 
 static void world_free(world *w) {
+    bl_model_free(&w->model);
     bl_topology_free(&w->topology);
     bl_capacity_free(&w->capacity);
     free(w->count);
@@ -371,6 +374,139 @@ static void masked_rank_holds_nothing(void **state) {
     world_free(w);
 }
 
+static void fractions_are_carried_and_level(void **state) {
+    (void)state;
+    world *w = world_new(3);
+    bl_plan even, plan;
+    planned(w, &even);
+    w->options.rule = BL_RULE_FRACTIONS;
+    planned(w, &plan);
+    assert_int_equal(plan.rule, BL_RULE_FRACTIONS);
+    json_t *root = bl_plan_to_json(&plan);
+    bl_plan back;
+    bl_error err;
+    assert_ok(bl_plan_from_json(root, "fractions", &back, &err)); /* they sum to 1 */
+    json_decref(root);
+    for (int l = 0; l < LAYERS; l++) {
+        assert_non_null(plan.layers[l].share);
+        assert_true(plan.layers[l].score.max_over_mean <=
+                    even.layers[l].score.max_over_mean + 0.01);
+    }
+    bl_plan_free(&back);
+    bl_plan_free(&plan);
+    bl_plan_free(&even);
+    world_free(w);
+}
+
+/* ---- real loads -------------------------------------------------------------------------------*/
+
+enum { GLM_LAYERS = 75, GLM_EXPERTS = 256, GLM_RANKS = 32 };
+
+typedef struct glm {
+    bl_model model;
+    bl_loads loads;
+    bl_capacity capacity;
+    bl_planning_options options;
+} glm;
+
+/* One domain of GLM-5.2 as a trace of one step, 32 ranks of 9 slots. */
+static void glm_load(const char *domain, glm *g) {
+    bl_error err;
+    char name[64];
+    json_t *root;
+    const json_t *rows;
+    *g = (glm){0};
+    assert_ok(bl_model_load(bl_test_data("configs/aiconfigurator/zai-org--GLM-5.2_config.json"),
+                            &g->model, &err));
+    snprintf(name, sizeof name, "routing/glm-5.2/%s.load.json", domain);
+    assert_ok(bl_json_load(bl_test_data(name), &root, &err));
+    assert_ok(bl_json_array(root, "load", name, &rows, &err));
+    assert_int_equal(json_array_size(rows), GLM_LAYERS);
+    assert_int_equal(g->model.n_moe_layers, GLM_LAYERS);
+    g->loads = (bl_loads){.n_steps = 1,
+                          .n_layers = GLM_LAYERS,
+                          .n_experts = GLM_EXPERTS,
+                          .top_k = 8,
+                          .layers = g->model.moe_layers,
+                          .usable = calloc(GLM_LAYERS, sizeof(bool)),
+                          .step_id = calloc(1, sizeof(uint64_t)),
+                          .count = calloc(GLM_LAYERS * GLM_EXPERTS, sizeof(uint64_t))};
+    for (int l = 0; l < GLM_LAYERS; l++) {
+        const json_t *row = json_array_get(rows, (size_t)l);
+        g->loads.usable[l] = true;
+        for (size_t e = 0; e < GLM_EXPERTS; e++)
+            g->loads.count[(size_t)l * GLM_EXPERTS + e] =
+                (uint64_t)json_number_value(json_array_get(row, e));
+    }
+    json_decref(root);
+    const bl_capacity_request request = {
+        .n_experts = GLM_EXPERTS, .n_ranks = GLM_RANKS, .slots = 288, .redundant = -1};
+    assert_ok(bl_capacity_of(&request, &g->capacity, &err));
+    g->options = BL_PLANNING_OPTIONS_INIT;
+    g->options.capacity = g->capacity;
+    g->options.n_ranks = GLM_RANKS;
+    g->options.n_threads = 2;
+    g->options.compare = true;
+}
+
+static void glm_free(glm *g) {
+    bl_capacity_free(&g->capacity);
+    free(g->loads.usable);
+    free(g->loads.step_id);
+    free(g->loads.count);
+    bl_model_free(&g->model);
+}
+
+static bl_planning_summary glm_plan(glm *g, bl_plan *plan) {
+    bl_error err;
+    bl_planning_summary summary;
+    assert_ok(bl_planning_run(&g->loads, &g->model, NULL, &g->options, NULL, plan, &summary, &err));
+    return summary;
+}
+
+static void real_loads_are_within_a_tenth_of_a_per_cent(void **state) {
+    (void)state;
+    static const char *const domains[] = {"books",   "chat", "code_instruct", "news",
+                                          "science", "web",  "wiki"};
+    for (size_t d = 0; d < sizeof domains / sizeof domains[0]; d++) {
+        glm g;
+        bl_plan plan;
+        bl_error err;
+        glm_load(domains[d], &g);
+        const bl_planning_summary s = glm_plan(&g, &plan);
+        assert_ok(bl_placement_check(&plan.placement, NULL, &err));
+        printf("# %s: greedy %.4f, plan %.5f, bound %.5f\n", domains[d], s.greedy.mean,
+               s.score.mean, s.bound.mean);
+        assert_true(s.gap.mean <= 0.001);
+        assert_true(s.greedy.mean >= 1.004);
+        bl_plan_free(&plan);
+        glm_free(&g);
+    }
+}
+
+static void noise_on_real_loads_moves_nothing(void **state) {
+    (void)state;
+    glm g;
+    bl_plan current, plan;
+    bl_rng rng;
+    bl_rng_seed(&rng, 9);
+    glm_load("chat", &g);
+    glm_plan(&g, &current);
+    g.options.current = &current;
+    assert_int_equal(glm_plan(&g, &plan).moves, 0);
+    assert_string_equal(plan.digest.hex, current.digest.hex);
+    bl_plan_free(&plan);
+    for (size_t i = 0; i < GLM_LAYERS * GLM_EXPERTS; i++)
+        g.loads.count[i] =
+            (uint64_t)((double)g.loads.count[i] * (0.99 + 0.02 * bl_rng_unit(&rng)) + 0.5);
+    const bl_planning_summary s = glm_plan(&g, &plan);
+    assert_int_equal(s.moves, 0);
+    assert_true(s.score.mean < 1.02);
+    bl_plan_free(&plan);
+    bl_plan_free(&current);
+    glm_free(&g);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_plan_of_all_layers),
@@ -383,6 +519,9 @@ int main(void) {
         cmocka_unit_test(unchanged_load_moves_nothing),
         cmocka_unit_test(move_budget_is_kept_over_all_layers),
         cmocka_unit_test(masked_rank_holds_nothing),
+        cmocka_unit_test(fractions_are_carried_and_level),
+        cmocka_unit_test(real_loads_are_within_a_tenth_of_a_per_cent),
+        cmocka_unit_test(noise_on_real_loads_moves_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

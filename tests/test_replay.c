@@ -3,6 +3,7 @@
 
 #include "core/json.h"
 #include "core/rng.h"
+#include "planner/planning.h"
 #include "planner/replay.h"
 
 #include <math.h>
@@ -346,6 +347,79 @@ static void quantiles(void **state) {
     assert_true(bl_quantile(values, 1, 0.95) == 1);
 }
 
+/* A plan under which every layer gets the placement of the layer three further on: what happens when
+ * rows of MoE layers are taken for decoder layers. Contiguous would be no worse. */
+static void a_shifted_plan_is_exposed(void **state) {
+    (void)state;
+    enum { L = 75, E = 256, RANKS = 32 };
+    bl_error err;
+    bl_model model;
+    json_t *root;
+    const json_t *rows;
+    bool all_usable[L];
+    uint64_t first_step = 0, *counts = calloc(L * E, sizeof *counts);
+    assert_non_null(counts);
+    assert_ok(bl_model_load(bl_test_data("configs/aiconfigurator/zai-org--GLM-5.2_config.json"),
+                            &model, &err));
+    assert_ok(bl_json_load(bl_test_data("routing/glm-5.2/chat.load.json"), &root, &err));
+    assert_ok(bl_json_array(root, "load", "chat", &rows, &err));
+    for (size_t l = 0; l < L; l++) {
+        all_usable[l] = true;
+        for (size_t e = 0; e < E; e++)
+            counts[l * E + e] =
+                (uint64_t)json_number_value(json_array_get(json_array_get(rows, l), e));
+    }
+    json_decref(root);
+    const bl_loads loads = {.n_steps = 1,
+                            .n_layers = L,
+                            .n_experts = E,
+                            .top_k = 8,
+                            .layers = model.moe_layers,
+                            .usable = all_usable,
+                            .step_id = &first_step,
+                            .count = counts};
+    const bl_capacity_request request = {
+        .n_experts = E, .n_ranks = RANKS, .slots = 288, .redundant = -1};
+    bl_capacity capacity;
+    assert_ok(bl_capacity_of(&request, &capacity, &err));
+    bl_planning_options planning = BL_PLANNING_OPTIONS_INIT;
+    planning.capacity = capacity;
+    planning.n_ranks = RANKS;
+    bl_plan plans[2];
+    bl_planning_summary summary;
+    bl_topology topology;
+    assert_ok(bl_planning_run(&loads, &model, NULL, &planning, NULL, &plans[0], &summary, &err));
+    bl_placement shifted;
+    assert_ok(bl_placement_copy(&plans[0].placement, &shifted, &err));
+    for (int l = 0; l < L; l++)
+        memcpy(shifted.layers[l].expert, plans[0].placement.layers[(l + 3) % L].expert,
+               288 * sizeof(int32_t));
+    assert_ok(bl_plan_create(&model, &shifted, &plans[1], &err));
+    assert_ok(bl_topology_open("hgx-h100:nodes=4", &topology, &err));
+    const bl_replay_options options = options_of(plans, 2);
+    bl_replay replay;
+    /* plans[0] would leave its own step out: its trace has no digest here */
+    json_object_del(plans[0].provenance, "trace");
+    assert_ok(bl_replay_run(&loads, &topology, &options, &replay, &err));
+    printf("# balancedness: plan %.3f, shifted %.3f, start layout %.3f\n",
+           replay.plans[0].balancedness, replay.plans[1].balancedness,
+           replay.baseline.balancedness);
+    assert_true(replay.plans[0].balancedness > 0.99);
+    assert_true(replay.plans[1].balancedness < 0.65);
+    /* Replayed on what it was planned on, a plan scores what its file says. */
+    double mean = 0.0;
+    for (int l = 0; l < L; l++)
+        mean += plans[0].layers[l].score.max_over_mean / L;
+    assert_true(fabs(mean - replay.plans[0].mean) < 1e-9);
+    bl_replay_free(&replay);
+    bl_plan_free(&plans[0]);
+    bl_plan_free(&plans[1]);
+    bl_capacity_free(&capacity);
+    bl_topology_free(&topology);
+    bl_model_free(&model);
+    free(counts);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(metrics_by_hand),
@@ -357,6 +431,7 @@ int main(void) {
         cmocka_unit_test(refusals),
         cmocka_unit_test(bootstrap_bound),
         cmocka_unit_test(quantiles),
+        cmocka_unit_test(a_shifted_plan_is_exposed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
