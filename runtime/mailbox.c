@@ -95,24 +95,6 @@ size_t bl_mailbox_take(bl_mailbox *box, bl_message *out) {
     return weight;
 }
 
-void bl_mailroom_drop_incomplete(bl_mailroom *room, int peer) {
-    for (int channel = 0; channel < BL_N_CHANNELS; channel++) {
-        bl_mailbox *box = bl_mailroom_box(room, (bl_channel)channel, peer);
-        uint64_t number = box->next_number;
-        bl_envelope *kept = NULL, **link = &box->first;
-        while (*link != NULL && (*link)->complete && (*link)->number == number) {
-            kept = *link;
-            link = &kept->next;
-            number++;
-        }
-        for (bl_envelope *at = *link; at != NULL; at = at->next)
-            box->weight -= bl_message_weight(at->message.bytes);
-        free_from(*link);
-        *link = NULL;
-        box->last = kept;
-    }
-}
-
 int bl_mailroom_lost(const bl_mailroom *room) {
     for (int peer = 0; peer < room->n_ranks; peer++) {
         if (room->peers[peer] == BL_PEER_LOST)

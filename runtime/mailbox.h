@@ -77,9 +77,6 @@ const bl_message *bl_mailbox_peek(const bl_mailbox *box);
 /* Take it out; only after a peek that found one. Returns its weight. */
 size_t bl_mailbox_take(bl_mailbox *box, bl_message *out);
 
-/* Throw away messages whose bytes will never come (and those behind them), when a peer is gone. */
-void bl_mailroom_drop_incomplete(bl_mailroom *room, int peer);
-
 /* Lowest peer that is lost, or -1. */
 int bl_mailroom_lost(const bl_mailroom *room);
 

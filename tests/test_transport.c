@@ -1,6 +1,7 @@
 /* One conformance suite over all back ends of runtime/transport.h, and the exchanges on top. A case
  * is the body of a rank; every rank of a cluster runs it, as a thread or as a process. */
 #include "runtime/exchange.h"
+#include "runtime/launch.h"
 
 #include "core/hash.h"
 #include "core/progress.h"
@@ -8,6 +9,7 @@
 #include "tests/support/support.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -471,6 +473,33 @@ static void run_on_threads(void **state) {
             fail_msg("rank %d: %s", rank, ranks[rank].err.text);
 }
 
+static bl_status run_process(const bl_seat *seat, void *user, bl_error *err) {
+    const test_case *test = user;
+    const bl_ucx_options options = bl_seat_ucx_options(seat, WAIT_S);
+    bl_transport *transport;
+    BL_TRY(bl_transport_ucx_open(&options, &transport, err));
+    REQUIRE(bl_transport_rank(transport) == seat->rank);
+    REQUIRE(bl_transport_n_ranks(transport) == test->n_ranks);
+    REQUIRE(strcmp(bl_transport_name(transport), "ucx") == 0);
+    const bl_status st = test->body(transport, err);
+    if (st == DIE)
+        raise(SIGKILL);
+    bl_transport_close(transport);
+    return st;
+}
+
+static void run_on_processes(void **state) {
+    const test_case *test = *state;
+    bl_error err = BL_ERROR_INIT;
+    bl_rank_end ends[8];
+    bl_launch_options options = BL_LAUNCH_OPTIONS_INIT;
+    options.others_go_on = true;
+    bl_launch_ranks(test->n_ranks, run_process, (void *)(uintptr_t)test, &options, ends, &err);
+    for (int rank = 0; rank < test->n_ranks; rank++)
+        if (ends[rank].status < 0 && ends[rank].signal != SIGKILL)
+            fail_msg("rank %d: %s; %s", rank, bl_status_name(ends[rank].status), err.text);
+}
+
 static const test_case cases[] = {
     {"messages arrive in order", 3, body_order},
     {"a wrong mark is seen and takes nothing", 2, body_marks},
@@ -495,12 +524,14 @@ static const test_case cases[] = {
 #define N_CASES (sizeof cases / sizeof *cases)
 
 int main(void) {
-    static char names[N_CASES][96];
-    struct CMUnitTest tests[N_CASES];
-    for (size_t i = 0; i < N_CASES; i++) {
-        snprintf(names[i], sizeof names[i], "local: %s", cases[i].name);
-        tests[i] =
-            (struct CMUnitTest){names[i], run_on_threads, NULL, NULL, (void *)(uintptr_t)&cases[i]};
+    static char names[2 * N_CASES][96];
+    struct CMUnitTest tests[2 * N_CASES];
+    for (size_t i = 0; i < 2 * N_CASES; i++) {
+        const test_case *test = &cases[i % N_CASES];
+        const bool local = i < N_CASES;
+        snprintf(names[i], sizeof names[i], "%s: %s", local ? "local" : "ucx", test->name);
+        tests[i] = (struct CMUnitTest){names[i], local ? run_on_threads : run_on_processes, NULL,
+                                       NULL, (void *)(uintptr_t)test};
     }
     return cmocka_run_group_tests_name("transport", tests, NULL, NULL);
 }

@@ -1,0 +1,105 @@
+/*
+ * transport_ucx.h: what the two halves of the UCX back end share: opening (transport_ucx_open.c) and
+ * the life of an open connection (transport_ucx.c).
+ *
+ * Every pair of ranks has one UCX endpoint in peer-error mode; all that is said goes as active
+ * messages of one id with the head below. UCX may deliver a small message before a large one that
+ * was sent earlier, so each message of a link carries its number and the mailbox sorts.
+ *
+ *     HELLO     the first thing each side of a new connection says
+ *     DATA      a message of a channel
+ *     TAKEN     how much weight of a channel the receiver has given out so far: room on the link
+ *     BYE       the last thing a closing rank says, with how many messages it sent per channel
+ *     BYE_TAKEN all of them have arrived: the closing rank may go
+ *
+ * Nothing is done inside UCX's callbacks but noting what happened; settle() acts on the notes.
+ */
+#ifndef BL_RUNTIME_TRANSPORT_UCX_H
+#define BL_RUNTIME_TRANSPORT_UCX_H
+
+#include "runtime/transport_ops.h"
+
+#include <ucp/api/ucp.h>
+
+#define BL_UCX_MESSAGE_ID 7u
+
+typedef enum bl_ucx_kind {
+    BL_UCX_HELLO,
+    BL_UCX_DATA,
+    BL_UCX_TAKEN,
+    BL_UCX_BYE,
+    BL_UCX_BYE_TAKEN,
+    BL_UCX_N_KINDS
+} bl_ucx_kind;
+
+typedef struct bl_ucx_head {
+    uint16_t kind, channel; /* channel: of DATA and TAKEN */
+    int32_t from;
+    uint64_t number; /* DATA: of the message on its link; TAKEN: weight given out so far */
+    uint64_t mark;
+    uint64_t bytes;
+} bl_ucx_head;
+
+/* One peer's side of the links with it. */
+typedef struct bl_ucx_peer {
+    struct bl_ucx *owner;
+    int rank;
+    ucp_ep_h endpoint;          /* NULL before connecting and after closing */
+    ucp_conn_request_h request; /* it knocked: to be accepted by settle(), or NULL */
+    bool has_spoken;            /* its HELLO has come */
+    bool has_failed;            /* UCX says so, or we gave it up: endpoint to be closed */
+    bool says_bye, bye_settled; /* its BYE has come; and all it announced, and that was answered */
+    bool bye_taken;             /* it has all we sent */
+    uint64_t bye_counts[BL_N_CHANNELS]; /* messages it announced in its BYE */
+    struct {
+        uint64_t sent_number, sent_weight, taken_weight; /* what we sent, what it has given out */
+        uint64_t arrived;                                /* complete messages from it */
+        uint64_t given_weight, told_weight; /* what we gave out of its, and have told it */
+    } link[BL_N_CHANNELS];
+} bl_ucx_peer;
+
+typedef struct bl_ucx {
+    bl_transport base;
+    bl_mailroom room;
+    ucp_context_h context;
+    ucp_worker_h worker;
+    ucp_listener_h listener;
+    int event_fd;       /* of the worker: readable when there is something to do */
+    bl_ucx_peer *peers; /* [n_ranks]; the own one is unused */
+    uint64_t job;
+    bool unsettled;     /* callbacks left something to do */
+    bool out_of_memory; /* a message could not be stored */
+    bool is_closing;    /* nobody is let in any more */
+    int n_in_flight;    /* requests whose callbacks are still to come */
+} bl_ucx;
+
+static inline bl_ucx *bl_ucx_of(bl_transport *transport) {
+    return (bl_ucx *)(void *)transport;
+}
+
+extern const bl_transport_ops bl_ucx_ops;
+
+/* The handler of all active messages; `arg` is the bl_ucx. */
+ucs_status_t bl_ucx_on_message(void *arg, const void *head, size_t head_bytes, void *data,
+                               size_t bytes, const ucp_am_recv_param_t *param);
+
+/* The error handler of all endpoints; `arg` is the bl_ucx_peer. */
+void bl_ucx_on_failure(void *arg, ucp_ep_h endpoint, ucs_status_t status);
+
+/* Open the endpoint of a peer that knocked, or to an address. */
+bl_status bl_ucx_accept(bl_ucx_peer *peer, bl_error *err);
+
+/* Let UCX work and act on what its callbacks noted. */
+void bl_ucx_progress(bl_ucx *ucx);
+
+/* Sleep until there may be something new or until `until_s`. */
+void bl_ucx_sleep(bl_ucx *ucx, double until_s);
+
+/* Queue a message without payload. */
+void bl_ucx_say(bl_ucx_peer *peer, bl_ucx_kind kind, bl_channel channel, uint64_t number);
+
+/* Force all endpoints shut, wait for what is in flight to be called back, free everything. Takes a
+ * half-built handle. */
+void bl_ucx_destroy(bl_ucx *ucx);
+
+#endif
