@@ -197,11 +197,11 @@ bl_status bl_blt_flush(bl_blt_writer *w, bl_error *err) {
 bl_status bl_blt_write_map(bl_blt_writer *w, const bl_layer_placement *map, bl_error *err) {
     const int n_slots = bl_layer_n_slots(map);
     if (bl_trace_layer_index(&w->info, map->layer) < 0 || map->n_experts != w->info.n_experts)
-        return bl_fail_at(err, BL_ERR_MODEL, bl_at_layer(w->path, map->layer),
+        return bl_fail_at(err, BL_ERR_MODEL, bl_at_layer(NULL, map->layer),
                           "a map of %d experts for a layer this trace does not have",
                           map->n_experts);
     if (n_slots < 1 || n_slots > BL_MAX_IDS_SPACE)
-        return bl_fail_at(err, BL_ERR_RANGE, bl_at_layer(w->path, map->layer),
+        return bl_fail_at(err, BL_ERR_RANGE, bl_at_layer(NULL, map->layer),
                           "a map of %d slots (1 to %d are possible)", n_slots, BL_MAX_IDS_SPACE);
     BL_TRY(flush_columns(w, false, err)); /* maps come before what they explain */
     bl_bytes *raw = &w->raw;
@@ -242,17 +242,16 @@ static bool row_is_no_data(const int32_t *row, int k) {
     return true;
 }
 
-static bl_status check_row(const bl_blt_writer *w, const bl_record *r, const int32_t *row,
-                           bl_error *err) {
+static bl_status check_row(const bl_record *r, const int32_t *row, bl_error *err) {
     const char *kind = r->flags & BL_RECORD_PHYSICAL ? "slot" : "logical expert";
     for (int j = 0; j < r->k; j++) {
         if (row[j] < BL_EMPTY_SLOT || row[j] >= r->n_ids)
-            return bl_fail_at(err, BL_ERR_RANGE, bl_at_layer(w->path, r->layer),
+            return bl_fail_at(err, BL_ERR_RANGE, bl_at_layer(NULL, r->layer),
                               "id %d is not a %s below %d", row[j], kind, r->n_ids);
     }
     int32_t twice;
     if (!row_is_distinct(row, r->k, &twice))
-        return bl_fail_at(err, BL_ERR_RANGE, bl_at_layer(w->path, r->layer),
+        return bl_fail_at(err, BL_ERR_RANGE, bl_at_layer(NULL, r->layer),
                           "a token picked %s %d twice", kind, twice);
     return BL_OK;
 }
@@ -274,7 +273,7 @@ static bl_status pack_ids(bl_blt_writer *w, const bl_record *r, size_t first, si
         const int32_t *row = r->ids + (first + i) * k;
         const bool no_data = row_is_no_data(row, r->k);
         if (!no_data || row[0] < BL_EMPTY_SLOT || row[0] >= r->n_ids)
-            BL_TRY(check_row(w, r, row, err));
+            BL_TRY(check_row(r, row, err));
         for (size_t j = 0; j < k; j++) {
             if (no_data || row[j] == BL_EMPTY_SLOT) {
                 const size_t slot = i * k + j;
@@ -293,7 +292,7 @@ static bl_status pack_ids(bl_blt_writer *w, const bl_record *r, size_t first, si
 }
 
 static bl_status check_record(const bl_blt_writer *w, const bl_record *r, bl_error *err) {
-    const bl_where at = bl_at_layer(w->path, r->layer);
+    const bl_where at = bl_at_layer(NULL, r->layer);
     if (bl_trace_layer_index(&w->info, r->layer) < 0)
         return bl_fail_at(err, BL_ERR_RANGE, at, "not an MoE layer of model \"%s\"", w->info.model);
     if (r->rank < BL_ALL_RANKS || r->rank >= BL_MAX_RANKS)
@@ -315,7 +314,7 @@ static bl_status check_record(const bl_blt_writer *w, const bl_record *r, bl_err
         return bl_fail_at(err, BL_ERR_RANGE, at, "more empty slots than slots");
     for (int id = 0; r->counts != NULL && id < r->n_ids; id++) {
         if (r->counts[id] > BL_BLT_MAX_COUNT)
-            return bl_fail_at(err, BL_ERR_RANGE, bl_at_expert(w->path, r->layer, id),
+            return bl_fail_at(err, BL_ERR_RANGE, bl_at_expert(NULL, r->layer, id),
                               "a count of %llu", (unsigned long long)r->counts[id]);
     }
     return BL_OK;
@@ -416,11 +415,11 @@ static bl_status make_room(bl_blt_writer *w, const bl_record *r, bl_error *err) 
 }
 
 /* All ids are checked before the first part is added, so that a refused record leaves no trace. */
-static bl_status check_ids(const bl_blt_writer *w, const bl_record *r, bl_error *err) {
+static bl_status check_ids(const bl_record *r, bl_error *err) {
     for (size_t i = 0; i < r->n_tokens; i++) {
         const int32_t *row = r->ids + i * (size_t)r->k;
         if (!row_is_no_data(row, r->k) || row[0] < BL_EMPTY_SLOT || row[0] >= r->n_ids)
-            BL_TRY(check_row(w, r, row, err));
+            BL_TRY(check_row(r, row, err));
     }
     return BL_OK;
 }
@@ -432,7 +431,7 @@ static bl_status write_parts(bl_blt_writer *w, bl_record r, bl_error *err) {
     }
     const size_t max_rows = BL_BLT_RECORD_IDS / (size_t)r.k;
     if (r.n_tokens > max_rows)
-        BL_TRY(check_ids(w, &r, err));
+        BL_TRY(check_ids(&r, err));
     size_t first = 0;
     do {
         const size_t left = (size_t)r.n_tokens - first, n = left < max_rows ? left : max_rows;

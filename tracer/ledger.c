@@ -72,7 +72,23 @@ static int compare_u64(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* The most frequent number of tokens that is not 0; of equally frequent ones the largest. */
+uint64_t bl_usual_value(uint64_t *values, int n) {
+    qsort(values, (size_t)n, sizeof *values, compare_u64);
+    uint64_t usual = 0;
+    int most = 0;
+    for (int from = 0; from < n;) {
+        int to = from;
+        while (to < n && values[to] == values[from])
+            to++;
+        if (values[from] != 0 && to - from >= most) {
+            most = to - from;
+            usual = values[from];
+        }
+        from = to;
+    }
+    return usual;
+}
+
 static uint64_t usual_tokens(bl_ledger *ledger, const open_step *step) {
     const int n = ledger->info->n_layers;
     bool all_equal = true;
@@ -80,22 +96,7 @@ static uint64_t usual_tokens(bl_ledger *ledger, const open_step *step) {
         ledger->scratch[l] = step->cells[l].tokens;
         all_equal = all_equal && step->cells[l].tokens == step->cells[0].tokens;
     }
-    if (all_equal)
-        return ledger->scratch[0];
-    qsort(ledger->scratch, (size_t)n, sizeof *ledger->scratch, compare_u64);
-    uint64_t usual = 0;
-    int most = 0;
-    for (int from = 0; from < n;) {
-        int to = from;
-        while (to < n && ledger->scratch[to] == ledger->scratch[from])
-            to++;
-        if (ledger->scratch[from] != 0 && to - from >= most) {
-            most = to - from;
-            usual = ledger->scratch[from];
-        }
-        from = to;
-    }
-    return usual;
+    return all_equal ? ledger->scratch[0] : bl_usual_value(ledger->scratch, n);
 }
 
 static void close_step(bl_ledger *ledger, open_step *step) {
@@ -223,4 +224,19 @@ bool bl_record_assignments(const bl_record *record, uint64_t *assignments) {
     }
     *assignments = sum;
     return true;
+}
+
+bl_status bl_record_add_counts(const bl_record *record, uint64_t *row, bl_error *err) {
+    const size_t slots = record->ids != NULL ? (size_t)record->n_tokens * (size_t)record->k : 0;
+    for (size_t i = 0; i < slots; i++) {
+        if (record->ids[i] != BL_EMPTY_SLOT)
+            row[record->ids[i]]++;
+    }
+    for (int id = 0; record->counts != NULL && id < record->n_ids; id++) {
+        if (record->counts[id] > UINT64_MAX / 2 - row[id])
+            return bl_fail_at(err, BL_ERR_RANGE, bl_at_expert(NULL, record->layer, id),
+                              "counts that do not fit into 64 bits");
+        row[id] += record->counts[id];
+    }
+    return BL_OK;
 }

@@ -37,8 +37,15 @@ const char *bl_ledger_why_bad(const bl_ledger *ledger, int layer_index);
 uint64_t bl_ledger_tokens(const bl_ledger *ledger); /* over all steps and ranks */
 uint64_t bl_ledger_phase_tokens(const bl_ledger *ledger, bl_phase phase);
 
+/* The most frequent of n values that is not 0 (the largest of equally frequent ones), or 0. Sorts
+ * the values. */
+uint64_t bl_usual_value(uint64_t *values, int n);
+
 /* Assignments of one record with a body: for callers that have no use for the single ids. False
  * when the counts do not fit into 64 bits. */
 bool bl_record_assignments(const bl_record *record, uint64_t *assignments);
+
+/* Add what a record counts to row[n_ids]. */
+bl_status bl_record_add_counts(const bl_record *record, uint64_t *row, bl_error *err);
 
 #endif

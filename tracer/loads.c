@@ -164,24 +164,6 @@ static size_t row_of(const bl_loads *loads, uint64_t position) {
     return low < loads->n_steps && loads->step_id[low] == position ? low : NO_ROW;
 }
 
-static bl_status add_counts(const bl_record *record, uint64_t *row, bl_error *err) {
-    if (record->ids != NULL) {
-        const size_t slots = (size_t)record->n_tokens * (size_t)record->k;
-        for (size_t i = 0; i < slots; i++) {
-            if (record->ids[i] != BL_EMPTY_SLOT)
-                row[record->ids[i]]++;
-        }
-        return BL_OK;
-    }
-    for (int expert = 0; record->counts != NULL && expert < record->n_ids; expert++) {
-        if (record->counts[expert] > UINT64_MAX / 2 - row[expert])
-            return bl_fail_at(err, BL_ERR_RANGE, bl_at_expert(NULL, record->layer, expert),
-                              "counts that do not fit into 64 bits");
-        row[expert] += record->counts[expert];
-    }
-    return BL_OK;
-}
-
 static bl_status add_record(work *w, part *p, const bl_record *record, bl_error *err) {
     bl_loads *loads = w->loads;
     uint64_t position = 0, assignments = 0;
@@ -199,7 +181,7 @@ static bl_status add_record(work *w, part *p, const bl_record *record, bl_error 
         return bl_fail_at(err, BL_ERR_RANGE, bl_at_layer(NULL, record->layer),
                           "counts that do not fit into 64 bits");
     BL_TRY(bl_ledger_add(p->ledger, record, assignments, err));
-    return add_counts(record, loads->count + at, err);
+    return bl_record_add_counts(record, loads->count + at, err);
 }
 
 /* Let the stream skip chunks that hold none of the steps that were asked for. */

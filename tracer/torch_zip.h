@@ -1,0 +1,36 @@
+/*
+ * torch_zip.h: the stored entries of a zip file in memory (also zip64). Internal to tracer/torch.h.
+ */
+#ifndef BL_TRACER_TORCH_ZIP_H
+#define BL_TRACER_TORCH_ZIP_H
+
+#include "core/mem.h"
+#include "core/status.h"
+
+typedef struct bl_zip_entry {
+    const char *name; /* not terminated */
+    size_t name_bytes;
+    const unsigned char *data;
+    size_t bytes;
+    uint32_t crc;
+    bool stored; /* false: compressed; refused when it is asked for */
+} bl_zip_entry;
+
+typedef struct bl_zip {
+    const unsigned char *file;
+    size_t file_bytes;
+    const char *path;      /* for messages; borrowed */
+    bl_zip_entry *entries; /* [n]; owned */
+    size_t n;
+} bl_zip;
+
+/* Read the directory; `file` must outlive the zip. */
+bl_status bl_zip_open(const void *file, size_t bytes, const char *path, bl_zip *out, bl_error *err);
+void bl_zip_free(bl_zip *zip);
+
+/* Find an entry by its name behind the first '/' ("data.pkl", "data/0") and check it; NULL when
+ * there is none. */
+bl_status bl_zip_find(const bl_zip *zip, const char *name, const bl_zip_entry **entry_p,
+                      bl_error *err);
+
+#endif
