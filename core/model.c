@@ -144,6 +144,13 @@ static const char *string_of(const json_t *object, const char *key) {
     return text != NULL ? text : "";
 }
 
+/* Names go to terminals and into other files: printable ASCII only. `out` is terminated. */
+static void keep_printable(const char *text, size_t length, char *out) {
+    for (size_t i = 0; i < length; i++)
+        out[i] = text[i] >= ' ' && text[i] <= '~' ? text[i] : '?';
+    out[length] = '\0';
+}
+
 /* "model_type", or the architecture of configs without one: MiniCPMForCausalLM is minicpm. */
 static void find_type(const json_t *shape, char *out, size_t room) {
     static const char ending[] = "ForCausalLM";
@@ -159,9 +166,9 @@ static void find_type(const json_t *shape, char *out, size_t room) {
             length -= end;
     }
     length = length < room ? length : room - 1;
-    for (size_t i = 0; i < length; i++)
-        out[i] = named ? type[i] : (char)tolower((unsigned char)type[i]);
-    out[length] = '\0';
+    keep_printable(type, length, out);
+    for (size_t i = 0; i < length && !named; i++)
+        out[i] = (char)tolower((unsigned char)out[i]);
 }
 
 static const bl_family *find_family(const char *type) {
@@ -190,13 +197,6 @@ static const json_t *find_quant(const json_t *root, const json_t *shape, const j
     if (!json_is_object(quant))
         quant = json_object_get(beside, "quantization");
     return json_is_object(quant) ? quant : NULL;
-}
-
-/* Names go to terminals and into other files: printable ASCII only. `out` is terminated. */
-static void keep_printable(const char *text, size_t length, char *out) {
-    for (size_t i = 0; i < length; i++)
-        out[i] = text[i] >= ' ' && text[i] <= '~' ? text[i] : '?';
-    out[length] = '\0';
 }
 
 /* "name" of a model.json; otherwise of the file: X of X/config.json, X.config.json, X_config.json
@@ -342,7 +342,8 @@ static bl_status read_model(const bl_model_source *source, bl_model *model, bl_e
     BL_TRY(read_shared(source, model, err));
     BL_TRY(read_mtp(source, model, err));
     BL_TRY(bl_model_read_layers(source, model, err));
-    return bl_model_read_bytes(source, model, err);
+    BL_TRY(bl_model_read_bytes(source, model, err));
+    return bl_model_read_parameters(source, model, err);
 }
 
 static bl_status read_root(const json_t *root, const json_t *beside, const char *file,
@@ -358,6 +359,7 @@ static bl_status read_root(const json_t *root, const json_t *beside, const char 
         .shape = shape,
         .experts = experts != NULL ? experts : json_object_get(shape, "ffn_config"),
         .quant = find_quant(root, shape, beside),
+        .type = type,
         .family = find_family(type),
         .file = file};
     bl_model model = {0};
@@ -476,19 +478,19 @@ static json_t *bundle_to_json(const bl_model *model) {
 }
 
 json_t *bl_model_to_json(const bl_model *model) {
-    return json_pack("{s:s, s:s, s:i, s:i, s:o, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:s, s:o, "
-                     "s:I, s:I, s:f}",
-                     "name", model->name, "model_type", model->type, "num_hidden_layers",
-                     model->n_layers, "num_nextn_predict_layers", model->n_mtp_layers, "moe_layers",
-                     layers_to_json(model), "num_experts", model->n_experts, "num_experts_per_tok",
-                     model->top_k, "n_group", model->n_groups, "topk_group", model->top_groups,
-                     "n_shared_experts", model->n_shared_experts, "hidden_size", model->hidden_size,
-                     "moe_intermediate_size", model->moe_intermediate_size,
-                     "routed_expert_hidden_size", model->expert_hidden_size, "weight_format",
-                     bl_weight_format_name(model->weight_format), "bundle", bundle_to_json(model),
-                     "dispatch_bytes_per_row", (json_int_t)model->dispatch_bytes_per_row,
-                     "combine_bytes_per_row", (json_int_t)model->combine_bytes_per_row,
-                     "kv_bytes_per_token", model->kv_bytes_per_token);
+    return json_pack(
+        "{s:s, s:s, s:i, s:i, s:o, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:s, s:o, "
+        "s:I, s:I, s:f, s:o}",
+        "name", model->name, "model_type", model->type, "num_hidden_layers", model->n_layers,
+        "num_nextn_predict_layers", model->n_mtp_layers, "moe_layers", layers_to_json(model),
+        "num_experts", model->n_experts, "num_experts_per_tok", model->top_k, "n_group",
+        model->n_groups, "topk_group", model->top_groups, "n_shared_experts",
+        model->n_shared_experts, "hidden_size", model->hidden_size, "moe_intermediate_size",
+        model->moe_intermediate_size, "routed_expert_hidden_size", model->expert_hidden_size,
+        "weight_format", bl_weight_format_name(model->weight_format), "bundle",
+        bundle_to_json(model), "dispatch_bytes_per_row", (json_int_t)model->dispatch_bytes_per_row,
+        "combine_bytes_per_row", (json_int_t)model->combine_bytes_per_row, "kv_bytes_per_token",
+        model->kv_bytes_per_token, "parameters", bl_parameters_to_json(&model->parameters));
 }
 
 int bl_model_moe_index(const bl_model *model, int layer) {

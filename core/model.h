@@ -41,6 +41,23 @@ typedef struct bl_bundle_tensor {
     size_t bytes;
 } bl_bundle_tensor;
 
+/* How many weights the decoder has, quantization scales, multi-token-prediction layers and encoders
+ * of other modalities left out. Routed experts are always told; of the rest a part is 0 when the
+ * config does not tell it, and `untold` then says what is missing and why. */
+typedef struct bl_parameters {
+    double experts; /* routed experts of all MoE layers */
+    double shared;  /* shared experts, with their gates */
+    double router;
+    double attention;
+    double dense;     /* MLPs of the layers that are not MoE */
+    double embedding; /* input table, and the output matrix unless the two are one */
+    double norms;     /* of layers; those inside attention count there */
+    int n_heads;      /* 0: not told */
+    int n_kv_heads;   /* heads of keys and values, which tensor parallelism parts; 0: one latent,
+                         of which every rank holds the whole */
+    char untold[160]; /* "" when all is told */
+} bl_parameters;
+
 typedef struct bl_model {
     char name[128];
     char type[64];    /* Hugging Face model_type */
@@ -65,6 +82,7 @@ typedef struct bl_model {
     size_t combine_bytes_per_row;  /* one token row sent back */
     double kv_bytes_per_token; /* all layers whose cache grows with every token (not those with a
                                   window or a state); 0 when the config does not tell */
+    bl_parameters parameters;
 } bl_model;
 
 /* Load config.json or model.json, or a directory that holds config.json. A model whose MoE layers
@@ -85,6 +103,11 @@ int bl_model_moe_index(const bl_model *model, int layer);
 
 /* Digest over what routing depends on: layers, MoE layers, experts, top-k. */
 bl_digest bl_model_digest(const bl_model *model);
+
+/* All of them, and those that one token uses: everything but the experts it does not pick (the
+ * embedding counts whole, as Qwen and DeepSeek count). 0 when not all is told. */
+double bl_parameters_total(const bl_model *model);
+double bl_parameters_active(const bl_model *model);
 
 /* "bf16", "f32", "fp8-block", "nvfp4", "mxfp4", "int4", "fp8". */
 const char *bl_weight_format_name(bl_weight_format format);

@@ -32,6 +32,7 @@ typedef struct bl_model_source {
     const json_t *shape;   /* root or one of its members */
     const json_t *experts; /* moe_config of the shape, or NULL */
     const json_t *quant;   /* quantization object, or NULL */
+    const char *type;      /* of the shape: model_type, or of the architecture; printable */
     const bl_family *family;
     const char *file;
 } bl_model_source;
@@ -51,5 +52,9 @@ bl_status bl_model_read_layers(const bl_model_source *source, bl_model *model, b
 
 /* model_bytes.c: weight format, bundle, bytes of an expert and of a row; KV bytes. */
 bl_status bl_model_read_bytes(const bl_model_source *source, bl_model *model, bl_error *err);
+
+/* model_parameters.c: numbers of weights; the rest of the model is known. */
+bl_status bl_model_read_parameters(const bl_model_source *source, bl_model *model, bl_error *err);
+json_t *bl_parameters_to_json(const bl_parameters *parameters);
 
 #endif
