@@ -415,6 +415,7 @@ static void price_replicas(const run *r, bl_planning_summary *s) {
     for (int rank = 0; rank < r->options->n_ranks; rank++)
         most = capacity->slots_per_rank[rank] > most ? capacity->slots_per_rank[rank] : most;
     s->replicas = capacity->n_slots - r->model->n_experts;
+    s->resident_bytes = (uint64_t)most * bytes * layers;
     s->replica_bytes = (uint64_t)s->replicas * bytes * layers;
     const double extra = most - (double)r->model->n_experts / capacity->n_active;
     s->rank_bytes = (uint64_t)((extra > 0.0 ? extra : 0.0) * (double)(bytes * layers));

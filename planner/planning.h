@@ -70,12 +70,13 @@ typedef struct bl_planning_summary {
     bool current_given; /* `before` is the current placement, else the start layout */
     bool compared;      /* before and greedy are filled in */
     bl_planning_figure before, greedy, score, bound, gap;
-    int64_t moves;          /* from the current placement, or from the start layout */
-    int64_t replicas;       /* copies beyond the first, per layer (the most in any) */
-    uint64_t replica_bytes; /* all layers and ranks; 0 when the model has no sizes */
-    uint64_t rank_bytes;    /* of the rank that pays most for them */
-    double kv_tokens_lost;  /* on that rank; 0 when unknown */
-    bool stopped;           /* a limit or an interrupt ended some layer's search */
+    int64_t moves;           /* from the current placement, or from the start layout */
+    int64_t replicas;        /* copies beyond the first, per layer (the most in any) */
+    uint64_t replica_bytes;  /* all layers and ranks; 0 when the model has no sizes */
+    uint64_t resident_bytes; /* all experts of the rank that holds most */
+    uint64_t rank_bytes;     /* of the rank that pays most for them */
+    double kv_tokens_lost;   /* on that rank; 0 when unknown */
+    bool stopped;            /* a limit or an interrupt ended some layer's search */
 } bl_planning_summary;
 
 /* Make the plan. `loads` and `model` must agree; the topology is for provenance and may be NULL.

@@ -76,11 +76,20 @@ typedef struct run {
     double *samples; /* [n_steps x n_layers] scratch; owned */
 } run;
 
+static const char *told(const bl_plan *plan, const char *key) {
+    const char *text = json_string_value(json_object_get(plan->provenance, key));
+    return text != NULL ? text : "";
+}
+
 /* Was the plan made from this step of this trace? */
-static bool has_seen(const bl_plan *plan, const bl_loads *loads, uint64_t step) {
-    const char *trace = json_string_value(json_object_get(plan->provenance, "trace"));
+static bool has_seen(const run *r, const bl_plan *plan, uint64_t step) {
+    const char *trace = told(plan, "trace"), *phase = told(plan, "phase");
+    const char *scored = r->options->phase;
     int64_t first, end;
-    if (trace == NULL || strcmp(trace, loads->digest) != 0)
+    if (trace[0] == '\0' || strcmp(trace, r->loads->digest) != 0)
+        return false;
+    if (scored != NULL && phase[0] != '\0' && strcmp(phase, "all") != 0 &&
+        strcmp(phase, scored) != 0)
         return false;
     if (!bl_plan_steps(plan, &first, &end))
         return true;
@@ -94,9 +103,9 @@ static bl_status select_steps(run *r, bl_error *err) {
         const uint64_t id = r->loads->step_id[i];
         if ((int64_t)id < o->first_step || (int64_t)id >= o->end_step)
             continue;
-        bool seen = o->baseline == BL_BASELINE_PLAN && has_seen(o->baseline_plan, r->loads, id);
+        bool seen = o->baseline == BL_BASELINE_PLAN && has_seen(r, o->baseline_plan, id);
         for (int p = 0; p < o->n_plans && !seen; p++)
-            seen = has_seen(&o->plans[p], r->loads, id);
+            seen = has_seen(r, &o->plans[p], id);
         if (seen)
             r->n_left_out++;
         else
@@ -271,7 +280,7 @@ static bl_status greedy_layer(const run *r, int row, bl_layer_placement *layer, 
     BL_TRY(BL_CALLOC(load, r->loads->n_experts, err));
     bl_status st = BL_CALLOC(slots_per_rank, layer->n_ranks, err);
     for (size_t i = 0; st >= 0 && i < r->loads->n_steps; i++) {
-        if (!has_seen(plan, r->loads, r->loads->step_id[i]))
+        if (!has_seen(r, plan, r->loads->step_id[i]))
             continue;
         const uint64_t *count = bl_loads_row(r->loads, i, row);
         for (int e = 0; e < r->loads->n_experts; e++)
@@ -308,7 +317,7 @@ static bl_status make_greedy(const run *r, bl_placement *placement, bl_error *er
     const bl_plan *plan = &r->options->plans[0];
     bool seen = false;
     for (size_t i = 0; i < r->loads->n_steps && !seen; i++)
-        seen = has_seen(plan, r->loads, r->loads->step_id[i]);
+        seen = has_seen(r, plan, r->loads->step_id[i]);
     if (!seen)
         return bl_fail(
             err, BL_ERR_STATE,

@@ -2,7 +2,8 @@
  * replay.h: how plans would have done on a trace, step by step, and whether to change over.
  *
  * A plan is scored on steps it has not seen: when it was made from this very trace (same digest),
- * the steps it was made from are left out, for all plans alike. For each (step, layer) with load:
+ * the steps it was made from are left out, for all plans alike. (A plan made from another phase of
+ * the trace than the one scored has seen nothing of it.) For each (step, layer) with load:
  *
  *     imbalance     max over ranks / mean over ranks of token rows (ranks without slots do not
  *                   count); mean, percentiles and maximum run over all (step, layer)
@@ -58,6 +59,7 @@ typedef struct bl_replay_options {
     const char *baseline_name;
     const bl_model *model;        /* sizes for the modelled times; NULL: the first plan's own */
     int64_t first_step, end_step; /* half-open; steps outside are not scored */
+    const char *phase;            /* name of the phase that `loads` was read for; NULL: all */
     double dwell_steps;
     uint64_t seed; /* of the bootstrap */
 } bl_replay_options;
