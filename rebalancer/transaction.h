@@ -72,23 +72,23 @@
 /* ---- messages ------------------------------------------------------------------------------ */
 
 /* name, whose part it is: R a rank's, L the leader's */
-#define BL_TX_MESSAGES(X)                                                        \
-    X(PREPARE)  /* to all; the goal travels with it as payload */                \
-    X(AGREE)    /* hash: of the schedule */                                      \
-    X(FAILED)   /* reason: this rank refuses or gave up */                       \
-    X(BEGIN)    /* wave */                                                       \
-    X(FETCH)    /* move, attempt: destination asks source for a bundle */        \
-    X(ARRIVED)  /* move: bundles of this wave verified here so far */            \
-    X(VERIFIED) /* step: last begun here */                                      \
-    X(PROPOSE)  /* attempt, step: the commit step */                             \
-    X(PROMISE)  /* attempt, step: last begun here */                             \
-    X(LATE)     /* attempt, step: last begun here, the proposed one or later */  \
-    X(COMMIT)   /* attempt, step: the commit step */                             \
-    X(BEGUN)    /* no step older than the commit step runs here */               \
-    X(RETIRE)                                                                    \
-    X(RETIRED)                                                                   \
-    X(DONE)                                                                      \
-    X(ABORT)   /* reason */                                                      \
+#define BL_TX_MESSAGES(X)                                                       \
+    X(PREPARE)  /* to all; the goal travels with it as payload */               \
+    X(AGREE)    /* hash: of the schedule */                                     \
+    X(FAILED)   /* reason: this rank refuses or gave up */                      \
+    X(BEGIN)    /* wave */                                                      \
+    X(FETCH)    /* move, attempt: destination asks source for a bundle */       \
+    X(ARRIVED)  /* move: bundles of this wave verified here so far */           \
+    X(VERIFIED) /* step: last begun here */                                     \
+    X(PROPOSE)  /* attempt, step: the commit step */                            \
+    X(PROMISE)  /* attempt, step: last begun here */                            \
+    X(LATE)     /* attempt, step: last begun here, the proposed one or later */ \
+    X(COMMIT)   /* attempt, step: the commit step */                            \
+    X(BEGUN)    /* no step older than the commit step runs here */              \
+    X(RETIRE)                                                                   \
+    X(RETIRED)                                                                  \
+    X(DONE)                                                                     \
+    X(ABORT)   /* reason */                                                     \
     X(RESOLVE) /* move: the leader followed now; wave: waves decided; attempt: 1 \
                   when the last of them has BEGUN here */
 

@@ -1,0 +1,594 @@
+#include "rebalancer/agent.h"
+
+#include "core/mem.h"
+#include "core/progress.h"
+#include "rebalancer/messages.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PIECE_BYTES ((size_t)256 << 10)
+#define HOLD_WAIT_S 0.0005
+
+/* A bundle on its way out. */
+typedef struct stream {
+    uint64_t term, hash;
+    int wave, move, attempt, to, round, layer, expert;
+    size_t offset;
+} stream;
+
+/* A bundle on its way in. */
+typedef struct landing {
+    int move, attempt, spare;
+    size_t received;
+} landing;
+
+struct bl_agent {
+    bl_store *store;
+    bl_transport *transport;
+    bl_agent_options options;
+    int rank, n_ranks, n_spares;
+    int n_layers;
+    int *layers;          /* [n_layers] */
+    int *spares;          /* [n_ranks], all n_spares */
+    bl_schedule schedule; /* of the move under way or the last one; borrowed by the transaction */
+    unsigned char *goal;  /* what travels with PREPARE; NULL where this rank does not lead */
+    size_t goal_bytes;
+    bl_transaction tx;
+    bl_tx_actions actions;
+    /* consequences of actions, fed back when all actions of the event are done */
+    bool failed;
+    char reason[BL_TX_REASON];
+    bool *gone; /* [n_ranks] peers to report as lost */
+    bool any_gone;
+    bool held, halted; /* answers to STEP */
+    stream *streams;
+    size_t n_streams, streams_capacity;
+    landing landings[BL_WAVE_MAX_ARRIVALS];
+    int n_landings;
+    unsigned char *piece;  /* [BL_WIRE_CHUNK_BYTES + PIECE_BYTES] */
+    int64_t *to_peer;      /* [n_ranks] bytes sent in this step */
+    bl_agent_status stats; /* its last part */
+};
+
+/* ---- life ------------------------------------------------------------------------------------- */
+
+static bl_status fill(bl_agent *agent, const int *layers, bl_error *err) {
+    BL_TRY(BL_CALLOC(agent->layers, agent->n_layers, err));
+    BL_TRY(BL_CALLOC(agent->spares, agent->n_ranks, err));
+    BL_TRY(BL_CALLOC(agent->gone, agent->n_ranks, err));
+    BL_TRY(BL_CALLOC(agent->to_peer, agent->n_ranks, err));
+    BL_TRY(BL_CALLOC(agent->piece, BL_WIRE_CHUNK_BYTES + PIECE_BYTES, err));
+    for (int l = 0; l < agent->n_layers; l++) {
+        if (bl_store_map(agent->store, layers[l]) == NULL)
+            return bl_fail_at(err, BL_ERR_SHAPE, bl_at_layer(NULL, layers[l]),
+                              "the store of rank %d does not hold this layer", agent->rank);
+        agent->layers[l] = layers[l];
+    }
+    for (int rank = 0; rank < agent->n_ranks; rank++)
+        agent->spares[rank] = agent->n_spares;
+    return BL_OK;
+}
+
+bl_status bl_agent_create(bl_store *store, bl_transport *transport, const int *layers, int n_layers,
+                          const bl_agent_options *options, bl_agent **out, bl_error *err) {
+    const int n_ranks = bl_transport_n_ranks(transport);
+    if (options->step_bytes < BL_AGENT_MIN_STEP_BYTES)
+        return bl_fail(err, BL_ERR_RANGE,
+                       "%lld bytes per step are too few to move anything; at "
+                       "least %d are needed",
+                       (long long)options->step_bytes, BL_AGENT_MIN_STEP_BYTES);
+    if (n_ranks > BL_TX_MAX_RANKS)
+        return bl_fail(err, BL_ERR_RANGE, "%d ranks; at most %d can be rebalanced", n_ranks,
+                       BL_TX_MAX_RANKS);
+    bl_agent *agent;
+    BL_TRY(BL_CALLOC(agent, 1, err));
+    agent->store = store;
+    agent->transport = transport;
+    agent->options = *options;
+    agent->rank = bl_transport_rank(transport);
+    agent->n_ranks = n_ranks;
+    agent->n_spares = bl_store_spares_free(store);
+    agent->n_layers = n_layers;
+    bl_tx_init(&agent->tx, agent->rank, n_ranks, &options->transaction);
+    const bl_status st = fill(agent, layers, err);
+    if (st < 0) {
+        bl_agent_free(agent);
+        return st;
+    }
+    *out = agent;
+    return BL_OK;
+}
+
+static void give_back(bl_agent *agent) {
+    for (int i = 0; i < agent->n_landings; i++)
+        bl_store_unreserve(agent->store, agent->landings[i].spare);
+    agent->n_landings = 0;
+    agent->n_streams = 0;
+}
+
+void bl_agent_free(bl_agent *agent) {
+    if (agent == NULL)
+        return;
+    give_back(agent);
+    bl_schedule_free(&agent->schedule);
+    free(agent->layers);
+    free(agent->spares);
+    free(agent->goal);
+    free(agent->gone);
+    free(agent->streams);
+    free(agent->piece);
+    free(agent->to_peer);
+    free(agent);
+}
+
+/* ---- schedules -------------------------------------------------------------------------------- */
+
+bl_status bl_agent_preview(const bl_agent *agent, const bl_placement *goal, bl_schedule *out,
+                           bl_error *err) {
+    bl_placement now = {.n_ranks = agent->n_ranks, .n_layers = agent->n_layers};
+    BL_TRY(BL_CALLOC(now.layers, agent->n_layers, err));
+    for (int l = 0; l < agent->n_layers; l++)
+        now.layers[l] = *bl_store_map(agent->store, agent->layers[l]);
+    now.n_experts = now.layers[0].n_experts;
+    const bl_status st = bl_schedule_make(&now, goal, agent->spares, NULL, out, err);
+    free(now.layers); /* the layers themselves are the store's */
+    return st;
+}
+
+/* Only while the transaction borrows no schedule. */
+static void replace_schedule(bl_agent *agent, const bl_schedule *schedule) {
+    bl_schedule_free(&agent->schedule);
+    agent->schedule = *schedule;
+}
+
+/* ---- actions ---------------------------------------------------------------------------------- */
+
+static void fail(bl_agent *agent, const bl_error *err) {
+    if (agent->failed)
+        return;
+    agent->failed = true;
+    char text[BL_TX_REASON + 64];
+    bl_error_format(err, text, sizeof text);
+    snprintf(agent->reason, sizeof agent->reason, "%.*s", BL_TX_REASON - 1, text);
+}
+
+static void send_bytes(bl_agent *agent, int to, bl_channel channel, const void *data,
+                       size_t bytes) {
+    bl_error err = BL_ERROR_INIT;
+    const bl_status st = bl_transport_send(agent->transport, to, channel, 0, data, bytes, &err);
+    if (st == BL_ERR_PEER)
+        agent->gone[to] = agent->any_gone = true;
+    else if (st < 0)
+        fail(agent, &err);
+}
+
+static void send_message(bl_agent *agent, const bl_tx_action *action) {
+    const bool prepare = action->message.type == BL_TX_PREPARE;
+    bl_error err = BL_ERROR_INIT;
+    unsigned char *data;
+    size_t bytes;
+    if (bl_wire_encode(&action->message, prepare ? agent->goal : NULL,
+                       prepare ? agent->goal_bytes : 0, &data, &bytes, &err) < 0) {
+        fail(agent, &err);
+        return;
+    }
+    for (int to = 0; to < agent->n_ranks; to++) {
+        if (action->to == to || (action->to == BL_TX_ALL && !agent->tx.lost[to]))
+            send_bytes(agent, to, BL_CHANNEL_CONTROL, data, bytes);
+    }
+    free(data);
+}
+
+static void reserve(bl_agent *agent, int move) {
+    bl_error err = BL_ERROR_INIT;
+    int spare;
+    if (bl_store_reserve(agent->store, &spare, &err) < 0)
+        fail(agent, &err);
+    else
+        agent->landings[agent->n_landings++] = (landing){.move = move, .spare = spare};
+}
+
+static void start_stream(bl_agent *agent, const bl_tx_action *action) {
+    const bl_wave *wave = &agent->tx.schedule->waves[agent->tx.wave];
+    const bl_move *move = &wave->moves[action->move];
+    bl_error err = BL_ERROR_INIT;
+    void *streams = agent->streams;
+    const bl_status st = bl_grow(&streams, &agent->streams_capacity, agent->n_streams + 1,
+                                 sizeof *agent->streams, &err);
+    agent->streams = streams;
+    if (st < 0) {
+        fail(agent, &err);
+        return;
+    }
+    agent->streams[agent->n_streams++] = (stream){.term = agent->tx.term,
+                                                  .wave = agent->tx.wave,
+                                                  .move = action->move,
+                                                  .attempt = action->attempt,
+                                                  .to = action->to,
+                                                  .round = move->round,
+                                                  .layer = wave->after.layer,
+                                                  .expert = move->expert};
+}
+
+static void commit(bl_agent *agent) {
+    const bl_wave *wave = &agent->tx.schedule->waves[agent->tx.wave];
+    bl_arrival arrivals[BL_WAVE_MAX_ARRIVALS];
+    bl_error err = BL_ERROR_INIT;
+    for (int i = 0; i < agent->n_landings; i++)
+        arrivals[i] = (bl_arrival){.expert = wave->moves[agent->landings[i].move].expert,
+                                   .spare = agent->landings[i].spare};
+    if (bl_store_commit(agent->store, &wave->after, arrivals, agent->n_landings, &err) < 0) {
+        fail(agent, &err);
+        return;
+    }
+    agent->n_landings = 0; /* they are slots now */
+    agent->n_streams = 0;
+}
+
+static void act(bl_agent *agent, const bl_tx_action *action) {
+    switch (action->kind) {
+    case BL_TX_ACT_SEND:
+        send_message(agent, action);
+        break;
+    case BL_TX_ACT_RESERVE:
+        reserve(agent, action->move);
+        break;
+    case BL_TX_ACT_STREAM:
+        start_stream(agent, action);
+        break;
+    case BL_TX_ACT_RELEASE:
+        give_back(agent);
+        break;
+    case BL_TX_ACT_COMMIT:
+        commit(agent);
+        break;
+    case BL_TX_ACT_RETIRE:
+        bl_store_retire(agent->store, action->move);
+        break;
+    case BL_TX_ACT_HOLD:
+        agent->held = true;
+        break;
+    case BL_TX_ACT_HALT:
+        agent->halted = true;
+        break;
+    }
+}
+
+static void step_once(bl_agent *agent, const bl_tx_event *event) {
+    bl_tx_step(&agent->tx, event, bl_now_ns(), &agent->actions);
+    for (int i = 0; i < agent->actions.n; i++)
+        act(agent, &agent->actions.items[i]);
+}
+
+/* An event and everything that follows from carrying out its actions. */
+static void feed(bl_agent *agent, const bl_tx_event *event) {
+    step_once(agent, event);
+    while (agent->failed || agent->any_gone) {
+        if (agent->failed) {
+            char reason[BL_TX_REASON];
+            memcpy(reason, agent->reason, sizeof reason);
+            agent->failed = false;
+            step_once(agent, &(bl_tx_event){.kind = BL_TX_EV_FAILED, .reason = reason});
+            continue;
+        }
+        agent->any_gone = false;
+        for (int rank = 0; rank < agent->n_ranks; rank++) {
+            if (agent->gone[rank] && !agent->tx.lost[rank])
+                step_once(agent, &(bl_tx_event){.kind = BL_TX_EV_LOST, .rank = rank});
+        }
+    }
+}
+
+/* ---- what arrives ----------------------------------------------------------------------------- */
+
+/* The schedule of a PREPARE, as this rank sees it; NULL with the reason in err. */
+static const bl_schedule *prepare(bl_agent *agent, const bl_tx_message *message,
+                                  const unsigned char *payload, size_t payload_bytes,
+                                  bl_error *err) {
+    if (message->from == agent->rank)
+        return agent->tx.lead.schedule;
+    if (!bl_tx_is_idle(&agent->tx)) {
+        bl_fail(err, BL_ERR_STATE, "it is busy with another move");
+        return NULL;
+    }
+    bl_placement goal;
+    bl_schedule schedule;
+    if (bl_wire_decode_goal(payload, payload_bytes, &goal, err) < 0)
+        return NULL;
+    const bl_status st = bl_agent_preview(agent, &goal, &schedule, err);
+    bl_placement_free(&goal);
+    if (st < 0)
+        return NULL;
+    replace_schedule(agent, &schedule);
+    return &agent->schedule;
+}
+
+static void take_message(bl_agent *agent, const bl_message *arrived) {
+    bl_error err = BL_ERROR_INIT;
+    bl_tx_message message;
+    const unsigned char *payload;
+    size_t payload_bytes;
+    if (bl_wire_decode(arrived->data, arrived->bytes, arrived->from, &message, &payload,
+                       &payload_bytes, &err) < 0) {
+        agent->stats.stray++;
+        return;
+    }
+    bl_tx_event event = {.kind = BL_TX_EV_MESSAGE, .message = &message};
+    if (message.type == BL_TX_PREPARE) {
+        event.schedule = prepare(agent, &message, payload, payload_bytes, &err);
+        event.reason = err.text;
+    }
+    feed(agent, &event);
+}
+
+/* Pieces of a bundle come in order; a new attempt starts at its first byte again. */
+static void take_piece(bl_agent *agent, const bl_message *arrived) {
+    const size_t bundle_bytes = bl_store_bundle_bytes(agent->store);
+    bl_wire_chunk chunk;
+    int i = 0;
+    agent->stats.received_bytes += arrived->bytes;
+    if (bl_wire_decode_chunk(arrived->data, arrived->bytes, bundle_bytes, &chunk, NULL) < 0 ||
+        !bl_tx_wants(&agent->tx, chunk.term, chunk.wave, chunk.move, chunk.attempt)) {
+        agent->stats.stray++;
+        return;
+    }
+    while (i < agent->n_landings && agent->landings[i].move != chunk.move)
+        i++;
+    landing *at = &agent->landings[i];
+    if (i < agent->n_landings && at->attempt != chunk.attempt) {
+        at->attempt = chunk.attempt;
+        at->received = 0;
+    }
+    if (i == agent->n_landings || chunk.offset != at->received) {
+        agent->stats.stray++;
+        return;
+    }
+    const size_t piece = arrived->bytes - BL_WIRE_CHUNK_BYTES;
+    unsigned char *spare = bl_store_spare(agent->store, at->spare);
+    memcpy(spare + at->received, arrived->data + BL_WIRE_CHUNK_BYTES, piece);
+    at->received += piece;
+    if (at->received < bundle_bytes)
+        return;
+    feed(agent, &(bl_tx_event){.kind = BL_TX_EV_BUNDLE,
+                               .move = chunk.move,
+                               .attempt = chunk.attempt,
+                               .hash_source = chunk.hash,
+                               .hash_here = bl_store_hash_spare(agent->store, at->spare)});
+}
+
+static bl_status take_all(bl_agent *agent, bl_channel channel,
+                          void (*take)(bl_agent *, const bl_message *), bl_error *err) {
+    for (;;) {
+        bl_message message = {0};
+        bool got = false;
+        BL_TRY(bl_transport_poll(agent->transport, channel, &message, &got, err));
+        if (!got)
+            return BL_OK;
+        take(agent, &message);
+        bl_message_free(&message);
+    }
+}
+
+static bl_status take_arrivals(bl_agent *agent, bl_error *err) {
+    BL_TRY(take_all(agent, BL_CHANNEL_CONTROL, take_message, err));
+    BL_TRY(take_all(agent, BL_CHANNEL_MOVE, take_piece, err));
+    /* finished bundles have said so to the leader, which may be this rank */
+    BL_TRY(take_all(agent, BL_CHANNEL_CONTROL, take_message, err));
+    const int lost = bl_transport_lost(agent->transport);
+    if (lost >= 0 && !agent->tx.lost[lost])
+        feed(agent, &(bl_tx_event){.kind = BL_TX_EV_LOST, .rank = lost});
+    feed(agent, &(bl_tx_event){.kind = BL_TX_EV_TICK});
+    return BL_OK;
+}
+
+/* ---- what leaves ------------------------------------------------------------------------------ */
+
+static bool is_current(const bl_agent *agent, const stream *s) {
+    return agent->tx.schedule != NULL && agent->tx.term == s->term && agent->tx.wave == s->wave;
+}
+
+/* The stream of the earliest round whose peer may get more in this step, or -1. */
+static int next_stream(bl_agent *agent) {
+    int best = -1;
+    for (size_t i = 0; i < agent->n_streams; i++) {
+        const stream *s = &agent->streams[i];
+        if (agent->to_peer[s->to] <= BL_AGENT_PEER_BYTES - (int64_t)PIECE_BYTES &&
+            (best < 0 || s->round < agent->streams[best].round))
+            best = (int)i;
+    }
+    return best;
+}
+
+static void drop_stream(bl_agent *agent, int i) {
+    agent->streams[i] = agent->streams[--agent->n_streams];
+}
+
+/* Send the next piece of stream i, at most `room` bytes with its header; returns what it took. */
+static int64_t send_piece(bl_agent *agent, int i, int64_t room) {
+    stream *s = &agent->streams[i];
+    const size_t bundle_bytes = bl_store_bundle_bytes(agent->store);
+    const unsigned char *bundle = bl_store_expert(agent->store, s->layer, s->expert);
+    if (bundle == NULL || !is_current(agent, s)) {
+        drop_stream(agent, i);
+        return 0;
+    }
+    if (s->offset == 0)
+        bl_store_hash_expert(agent->store, s->layer, s->expert, &s->hash, NULL);
+    size_t piece = bundle_bytes - s->offset;
+    if (piece > PIECE_BYTES)
+        piece = PIECE_BYTES;
+    if (piece > (size_t)(room - BL_WIRE_CHUNK_BYTES))
+        piece = (size_t)(room - BL_WIRE_CHUNK_BYTES);
+    bl_wire_encode_chunk(&(bl_wire_chunk){.wave = s->wave,
+                                          .move = s->move,
+                                          .attempt = s->attempt,
+                                          .term = s->term,
+                                          .offset = s->offset,
+                                          .hash = s->hash},
+                         agent->piece);
+    memcpy(agent->piece + BL_WIRE_CHUNK_BYTES, bundle + s->offset, piece);
+    const int to = s->to;
+    const int64_t bytes = (int64_t)piece + BL_WIRE_CHUNK_BYTES;
+    s->offset += piece;
+    agent->to_peer[to] += bytes;
+    agent->stats.sent_bytes += (uint64_t)bytes;
+    if (s->offset == bundle_bytes)
+        drop_stream(agent, i);
+    send_bytes(agent, to, BL_CHANNEL_MOVE, agent->piece, (size_t)bytes);
+    return bytes;
+}
+
+static void send_pieces(bl_agent *agent) {
+    int64_t sent = 0;
+    memset(agent->to_peer, 0, sizeof *agent->to_peer * (size_t)agent->n_ranks);
+    while (agent->options.step_bytes - sent > BL_WIRE_CHUNK_BYTES) {
+        const int i = next_stream(agent);
+        if (i < 0)
+            break;
+        sent += send_piece(agent, i, agent->options.step_bytes - sent);
+    }
+    if ((uint64_t)sent > agent->stats.max_step_bytes)
+        agent->stats.max_step_bytes = (uint64_t)sent;
+}
+
+/* ---- the step --------------------------------------------------------------------------------- */
+
+static bl_status wait_for_word(bl_agent *agent, bl_error *err) {
+    bl_message message = {0};
+    bool got = false;
+    BL_TRY(
+        bl_transport_await(agent->transport, BL_CHANNEL_CONTROL, HOLD_WAIT_S, &message, &got, err));
+    if (got) {
+        take_message(agent, &message);
+        bl_message_free(&message);
+    }
+    return take_arrivals(agent, err);
+}
+
+/* Ask until the step may begin; most of the time the first answer is yes. */
+static bl_status begin_step(bl_agent *agent, uint64_t step, bl_error *err) {
+    uint64_t since = 0;
+    for (;;) {
+        agent->held = false;
+        feed(agent, &(bl_tx_event){.kind = BL_TX_EV_STEP, .step = step, .oldest = step});
+        if (agent->halted)
+            return bl_fail(err, BL_ERR_ABORTED, "rank %d stops serving: %s", agent->rank,
+                           agent->tx.reason);
+        if (!agent->held)
+            break;
+        if (since == 0) {
+            since = bl_now_ns();
+            agent->stats.holds++;
+        }
+        BL_TRY(wait_for_word(agent, err));
+    }
+    if (since != 0 && bl_now_ns() - since > agent->stats.max_hold_ns)
+        agent->stats.max_hold_ns = bl_now_ns() - since;
+    return BL_OK;
+}
+
+bl_status bl_agent_at_step(bl_agent *agent, uint64_t step, bl_error *err) {
+    const uint64_t start = bl_now_ns();
+    BL_TRY(take_arrivals(agent, err));
+    send_pieces(agent);
+    BL_TRY(begin_step(agent, step, err));
+    const uint64_t took = bl_now_ns() - start;
+    if (took > agent->stats.max_step_ns)
+        agent->stats.max_step_ns = took;
+    return BL_OK;
+}
+
+bool bl_agent_is_busy(const bl_agent *agent) {
+    return !bl_tx_is_idle(&agent->tx);
+}
+
+/* ---- leading ---------------------------------------------------------------------------------- */
+
+bl_status bl_agent_apply(bl_agent *agent, const bl_placement *goal, int *n_moves, bl_error *err) {
+    bl_schedule schedule;
+    unsigned char *wire;
+    size_t wire_bytes;
+    if (bl_tx_leader(&agent->tx) != agent->rank)
+        return bl_fail(err, BL_ERR_STATE, "rank %d does not lead; ask rank %d", agent->rank,
+                       bl_tx_leader(&agent->tx));
+    if (!bl_tx_can_apply(&agent->tx))
+        return bl_fail(err, BL_ERR_STATE, "another move is under way; wait for it or abort it");
+    BL_TRY(bl_agent_preview(agent, goal, &schedule, err));
+    *n_moves = schedule.n_moves;
+    if (schedule.n_waves == 0) {
+        bl_schedule_free(&schedule);
+        return BL_OK;
+    }
+    const bl_status st = bl_wire_encode_goal(goal, &wire, &wire_bytes, err);
+    if (st < 0) {
+        bl_schedule_free(&schedule);
+        return st;
+    }
+    free(agent->goal);
+    agent->goal = wire;
+    agent->goal_bytes = wire_bytes;
+    replace_schedule(agent, &schedule);
+    feed(agent, &(bl_tx_event){.kind = BL_TX_EV_APPLY, .schedule = &agent->schedule});
+    return BL_OK;
+}
+
+bl_status bl_agent_stop(bl_agent *agent, const char *reason, bl_error *err) {
+    if (agent->tx.lead.phase == BL_TX_IDLE)
+        return bl_fail(err, BL_ERR_STATE, "no move is under way");
+    feed(agent, &(bl_tx_event){.kind = BL_TX_EV_STOP, .reason = reason});
+    return BL_OK;
+}
+
+uint64_t bl_agent_min_steps(const bl_agent *agent, const bl_schedule *schedule) {
+    const uint64_t bundle = bl_store_bundle_bytes(agent->store);
+    const uint64_t budget = (uint64_t)agent->options.step_bytes;
+    uint64_t steps = 0;
+    for (int w = 0; w < schedule->n_waves; w++) {
+        const bl_wave *wave = &schedule->waves[w];
+        uint64_t most = 0;
+        for (int rank = 0; rank < schedule->n_ranks; rank++) {
+            uint64_t sends = 0;
+            for (int m = 0; m < wave->n_moves; m++)
+                sends += wave->moves[m].source == rank;
+            most = sends > most ? sends : most;
+        }
+        steps += (most * bundle + budget - 1) / budget;
+    }
+    return steps;
+}
+
+/* Layers whose last wave is done. */
+static int layers_done(const bl_schedule *schedule, int waves_done) {
+    int n = 0;
+    for (int w = 0; w < waves_done && w < schedule->n_waves; w++)
+        n += w + 1 == schedule->n_waves ||
+             schedule->waves[w + 1].after.layer != schedule->waves[w].after.layer;
+    return n;
+}
+
+void bl_agent_get_status(const bl_agent *agent, bl_agent_status *out) {
+    const bl_transaction *tx = &agent->tx;
+    const bl_schedule *schedule = &agent->schedule;
+    const uint64_t bundle = bl_store_bundle_bytes(agent->store);
+    *out = agent->stats;
+    out->leads = bl_tx_leader(tx) == agent->rank;
+    out->busy = bl_agent_is_busy(agent);
+    out->state = bl_tx_state_name(tx);
+    out->outcome = tx->outcome;
+    memcpy(out->reason, tx->reason, sizeof out->reason);
+    out->term = tx->term;
+    out->step = tx->step;
+    const int waves_done = out->leads ? tx->lead.waves_done : tx->wave;
+    const bool moving = out->busy && waves_done < schedule->n_waves;
+    out->layer = moving ? schedule->waves[waves_done].after.layer : -1;
+    out->n_layers = schedule->n_layers;
+    out->n_waves = schedule->n_waves;
+    out->n_moves = schedule->n_moves;
+    out->waves_done = waves_done;
+    out->layers_done = layers_done(schedule, waves_done);
+    out->moves_done = bl_tx_moves_done(tx);
+    out->n_bytes = bundle * (uint64_t)schedule->n_moves;
+    out->bytes_done = bundle * (uint64_t)out->moves_done;
+}

@@ -1,0 +1,103 @@
+/*
+ * agent.h: one rank's hands in a rebalance.
+ *
+ * The transaction (rebalancer/transaction.h) decides, the agent does: it carries messages over the
+ * transport, reserves, fills, commits and retires buffers of the store, and sends experts in pieces.
+ * It lives inside the rank's step loop and has no thread: the engine calls
+ *
+ *     bl_agent_at_step(agent, step)
+ *
+ * once per step, on every rank, at the same place, before the step reads the store's map. There,
+ * and nowhere else, a placement changes. The call
+ *
+ *     1. takes what has arrived: messages of the transaction, pieces of experts;
+ *     2. sends pieces, at most step_bytes per step, headers included, those of early rounds first;
+ *     3. asks the transaction whether this step may begin, and carries out a commit that is due.
+ *
+ * It waits only when a commit is due and not yet decided (a hold, as long as a message takes), and
+ * never longer than the transaction's hold_ns. With nothing to do it costs two looks into an empty
+ * mailbox.
+ *
+ * A move needs steps to go on. While bl_agent_is_busy(), the engine must keep stepping, also without
+ * tokens.
+ *
+ * Flow control: a rank sends only what its destination has asked for (FETCH), and to one peer at
+ * most BL_AGENT_PEER_BYTES per step, so that the link never holds more than two steps' worth: a send
+ * never waits for a peer that is still computing.
+ *
+ * The lowest living rank leads: bl_agent_apply() and bl_agent_stop() are for it alone.
+ *
+ * All ranks must have the same number of spares; an agent whose store has others computes another
+ * schedule, and no move starts.
+ */
+#ifndef BL_REBALANCER_AGENT_H
+#define BL_REBALANCER_AGENT_H
+
+#include "rebalancer/transaction.h"
+#include "runtime/store.h"
+#include "runtime/transport.h"
+
+#define BL_AGENT_PEER_BYTES ((int64_t)12 << 20)
+#define BL_AGENT_MIN_STEP_BYTES 4096
+
+typedef struct bl_agent_options {
+    int64_t step_bytes; /* a rank sends at most this much per step */
+    bl_tx_options transaction;
+} bl_agent_options;
+
+#define BL_AGENT_OPTIONS_INIT ((bl_agent_options){(int64_t)4 << 20, BL_TX_OPTIONS_INIT})
+
+typedef struct bl_agent bl_agent;
+
+/* `store` and `transport` are borrowed and must outlive the agent; `layers` [n_layers] are the
+ * decoder-layer ids that the store holds, ascending (copied). */
+bl_status bl_agent_create(bl_store *store, bl_transport *transport, const int *layers, int n_layers,
+                          const bl_agent_options *options, bl_agent **out, bl_error *err);
+void bl_agent_free(bl_agent *agent); /* NULL is fine; gives reserved spares back */
+
+/* Called at the begin of every step. An error means that this rank must not go on serving: it
+ * cannot know what the others serve. A move that merely fails is no error. */
+bl_status bl_agent_at_step(bl_agent *agent, uint64_t step, bl_error *err);
+
+/* Something is under way here: keep stepping. */
+bool bl_agent_is_busy(const bl_agent *agent);
+
+/* ---- for the rank that leads --------------------------------------------------------------- */
+
+/* The way from the placement in force to `goal`; nothing is started. Free the schedule. */
+bl_status bl_agent_preview(const bl_agent *agent, const bl_placement *goal, bl_schedule *out,
+                           bl_error *err);
+
+/* Start moving to `goal` (copied). *n_moves is 0 when it is in force already: nothing is started.
+ * BL_ERR_STATE: this rank does not lead, or a move is under way. */
+bl_status bl_agent_apply(bl_agent *agent, const bl_placement *goal, int *n_moves, bl_error *err);
+
+/* Abort what is under way; BL_ERR_STATE when nothing is. Waves that are committed stay. */
+bl_status bl_agent_stop(bl_agent *agent, const char *reason, bl_error *err);
+
+/* Steps that the moves of a schedule take at least, by the bytes a rank may send. */
+uint64_t bl_agent_min_steps(const bl_agent *agent, const bl_schedule *schedule);
+
+typedef struct bl_agent_status {
+    bool leads, busy;
+    const char *state;         /* "stable", "agreed", "copying", ...; static storage */
+    bl_tx_outcome outcome;     /* of the move under way, or of the last one */
+    char reason[BL_TX_REASON]; /* why it was aborted; "" otherwise */
+    uint64_t term;             /* migrations so far */
+    uint64_t step;             /* last begun */
+    int layer;                 /* decoder layer being moved, -1: none */
+    int layers_done, n_layers; /* of the schedule, as are the following */
+    int waves_done, n_waves;
+    int moves_done, n_moves;
+    uint64_t bytes_done, n_bytes;
+    /* this rank, since it was started */
+    uint64_t sent_bytes, received_bytes; /* of experts, headers included */
+    uint64_t max_step_bytes;             /* most sent in one step */
+    uint64_t max_step_ns;                /* longest bl_agent_at_step() */
+    uint64_t holds, max_hold_ns;
+    uint64_t stray; /* pieces and messages that belonged to nothing */
+} bl_agent_status;
+
+void bl_agent_get_status(const bl_agent *agent, bl_agent_status *out);
+
+#endif
