@@ -145,8 +145,7 @@ bl_status bl_sink_read_side_json(const char *path, json_t **root_p, bl_error *er
     bl_status st = BL_OK;
     if (access(side, F_OK) == 0) {
         st = bl_json_load(side, root_p, err);
-        if (st == BL_OK && !json_is_object(*root_p)) {
-            st = bl_fail_at(err, BL_ERR_PARSE, bl_at(side), "not an object");
+        if (st == BL_OK && !json_is_object(*root_p)) { /* data of its own, not a description */
             json_decref(*root_p);
             *root_p = NULL;
         }

@@ -52,8 +52,7 @@ bl_status bl_sink_ids(bl_import_sink *sink, uint64_t step, int row, int rank, co
 
 void bl_sink_note(bl_import_sink *sink, const char *format, ...) BL_PRINTF(2, 3);
 
-/* Steps of a composed trace: `ranks` is written into its header. Before the first bl_sink_begin().
- */
+/* The description beside a file, x.json for x.npy; NULL when there is none. The caller owns it. */
 bl_status bl_sink_read_side_json(const char *path, json_t **root_p, bl_error *err);
 /* layer_ids, num_experts, top_k, model and phase of a JSON object into `shape`; *layers_p is owned
  * by the caller. */
