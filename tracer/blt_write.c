@@ -111,6 +111,8 @@ bl_status bl_blt_create(const char *path, const bl_trace_info *info, bool live,
         st = open_file(w, path, err);
     if (st == BL_OK)
         st = put_header(w, err);
+    if (st == BL_OK && live) /* whoever waits for the file sees it now */
+        st = bl_blt_flush(w, err);
     if (st < 0) {
         bl_blt_abandon(w);
         return st;

@@ -270,18 +270,19 @@ static bool is_natural(const bl_torch_value *value) {
     return value->type == BL_TORCH_INT && value->integer >= 0;
 }
 
-/* Does the last item of the view lie inside the storage? */
+/* Does the last item of the view lie inside the storage? A view that repeats items (stride 0) and so
+ * has more of them than the storage is refused, too: it could claim any size. */
 static bool view_fits(const bl_torch_tensor *view, size_t offset, size_t n_items) {
-    size_t last = offset;
+    size_t last = offset, total = 1;
     for (int d = 0; d < view->n_dims; d++) {
         size_t reach;
         if (view->shape[d] == 0)
             return true;
         if (!bl_size_mul(view->shape[d] - 1, view->stride[d], &reach) ||
-            !bl_size_add(last, reach, &last))
+            !bl_size_add(last, reach, &last) || !bl_size_mul(total, view->shape[d], &total))
             return false;
     }
-    return last < n_items;
+    return last < n_items && total <= n_items;
 }
 
 /* (storage, offset, shape, strides, requires_grad, hooks[, metadata]) */
