@@ -109,8 +109,8 @@ void bl_serve_log_free(bl_serve_log *log) {
 
 /* One of the batch's places. */
 typedef struct place {
-    bl_completion *completion; /* NULL: free */
-    int32_t *tokens;           /* [max_positions] next ones to feed: the prompt, then one */
+    int completion;  /* index in log->completions, -1: free */
+    int32_t *tokens; /* [max_positions] next ones to feed: the prompt, then one */
     int n_next;
     float *logits; /* [vocab] */
 } place;
@@ -125,26 +125,26 @@ typedef struct serving {
     place *places;    /* [batch] */
     bl_chunk *chunks; /* [batch] */
     int *place_of;    /* [batch] place of each chunk */
-    int next;         /* of log->completions, to be served next */
+    int rank, n_ranks;
+    int n_waiting; /* requests of this rank that have not begun */
     int n_active;
 } serving;
 
-static bl_status open_server(serving *server, int rank, int n_ranks, bl_error *err) {
+static bl_status open_server(serving *server, bl_error *err) {
     const int batch = server->options->batch;
     const int64_t requests = (int64_t)server->n_prompts * server->options->repeat;
-    bl_serve_log *log = server->log;
     if (requests > INT32_MAX)
         return bl_fail(err, BL_ERR_RANGE, "%lld requests are too many", (long long)requests);
     BL_TRY(BL_CALLOC(server->places, batch, err));
     BL_TRY(BL_CALLOC(server->chunks, batch, err));
     BL_TRY(BL_CALLOC(server->place_of, batch, err));
     for (int p = 0; p < batch; p++) {
+        server->places[p].completion = -1;
         BL_TRY(BL_CALLOC(server->places[p].tokens, server->config->max_positions, err));
         BL_TRY(BL_CALLOC(server->places[p].logits, server->config->vocab, err));
     }
-    BL_TRY(BL_CALLOC(log->completions, requests / n_ranks + 1, err));
-    for (int64_t request = rank; request < requests; request += n_ranks)
-        log->completions[log->n_completions++].request = (int)request;
+    if (requests > server->rank)
+        server->n_waiting = (int)((requests - server->rank - 1) / server->n_ranks + 1);
     return BL_OK;
 }
 
@@ -158,24 +158,40 @@ static void close_server(serving *server) {
     free(server->place_of);
 }
 
+/* A fresh completion for this rank's next request. */
+static bl_status begin_request(serving *server, bl_completion **out, bl_error *err) {
+    bl_serve_log *log = server->log;
+    const int limit = server->options->max_tokens < server->config->max_positions
+                          ? server->options->max_tokens
+                          : server->config->max_positions;
+    void *items = log->completions;
+    const bl_status st = bl_grow(&items, &log->completion_capacity, (size_t)log->n_completions + 1,
+                                 sizeof *log->completions, err);
+    log->completions = items;
+    BL_TRY(st);
+    bl_completion *completion = &log->completions[log->n_completions];
+    *completion = (bl_completion){.request = log->n_completions * server->n_ranks + server->rank};
+    BL_TRY(BL_CALLOC(completion->tokens, limit, err));
+    log->n_completions++;
+    *out = completion;
+    return BL_OK;
+}
+
 /* Give free places to waiting requests. */
 static bl_status admit(serving *server, bl_error *err) {
-    for (int p = 0; p < server->options->batch; p++) {
+    for (int p = 0; p < server->options->batch && server->n_waiting > 0; p++) {
         place *at = &server->places[p];
-        if (at->completion != NULL || server->next == server->log->n_completions)
+        bl_completion *completion;
+        if (at->completion >= 0)
             continue;
-        bl_completion *completion = &server->log->completions[server->next];
+        BL_TRY(begin_request(server, &completion, err));
         const bl_prompt *prompt = &server->prompts[completion->request % server->n_prompts];
-        const int limit = server->options->max_tokens < server->config->max_positions
-                              ? server->options->max_tokens
-                              : server->config->max_positions;
-        BL_TRY(BL_CALLOC(completion->tokens, limit, err));
         for (size_t i = 0; i < prompt->bytes; i++)
             at->tokens[i] = prompt->text[i];
         at->n_next = (int)prompt->bytes;
-        at->completion = completion;
+        at->completion = server->log->n_completions - 1;
         bl_engine_reset(server->engine, p);
-        server->next++;
+        server->n_waiting--;
         server->n_active++;
     }
     return BL_OK;
@@ -185,7 +201,7 @@ static int fill_chunks(serving *server) {
     int n = 0;
     for (int p = 0; p < server->options->batch; p++) {
         const place *at = &server->places[p];
-        if (at->completion == NULL)
+        if (at->completion < 0)
             continue;
         server->place_of[n] = p;
         server->chunks[n++] = (bl_chunk){
@@ -207,14 +223,14 @@ static void take_tokens(serving *server, int n_chunks) {
     for (int i = 0; i < n_chunks; i++) {
         const int p = server->place_of[i];
         place *at = &server->places[p];
-        bl_completion *completion = at->completion;
+        bl_completion *completion = &server->log->completions[at->completion];
         const int32_t token = largest(at->logits, server->config->vocab);
         completion->tokens[completion->n_tokens++] = token;
         at->tokens[0] = token;
         at->n_next = 1;
         if (completion->n_tokens == server->options->max_tokens ||
             bl_engine_length(server->engine, p) == server->config->max_positions) {
-            at->completion = NULL;
+            at->completion = -1;
             server->n_active--;
         }
     }
@@ -230,7 +246,7 @@ static bl_status serve_steps(serving *server, bl_error *err) {
         bl_step_result result;
         BL_TRY(admit(server, err));
         const int n_chunks = fill_chunks(server);
-        const int64_t left = server->n_active + (server->log->n_completions - server->next);
+        const int64_t left = (int64_t)server->n_active + server->n_waiting;
         BL_TRY(bl_engine_step(server->engine, server->chunks, n_chunks, left, &result, err));
         take_tokens(server, n_chunks);
         if (result.all_tokens > 0)
@@ -253,10 +269,12 @@ bl_status bl_serve(bl_engine *engine, const bl_qwen3_config *config, int rank, i
                       .prompts = prompts,
                       .n_prompts = n_prompts,
                       .options = options,
+                      .rank = rank,
+                      .n_ranks = n_ranks,
                       .log = log};
     bl_status st = bl_prompts_check(prompts, n_prompts, config, NULL, err);
     if (st >= 0)
-        st = open_server(&server, rank, n_ranks, err);
+        st = open_server(&server, err);
     if (st >= 0)
         st = serve_steps(&server, err);
     close_server(&server);

@@ -60,12 +60,12 @@ typedef struct bl_step_record {
 typedef struct bl_serve_log {
     int n_layers;
     int n_completions;
-    bl_completion *completions; /* this rank's requests, ascending */
+    bl_completion *completions; /* this rank's requests that were begun, ascending */
     size_t n_steps;
     bl_step_record *steps; /* steps with tokens on any rank, the same on all ranks */
     int32_t *rows;         /* [n_steps][n_layers] rows this rank's experts computed */
     bool stopped;          /* ended by BL_NOTE_STOP */
-    size_t step_capacity, row_capacity;
+    size_t step_capacity, row_capacity, completion_capacity;
 } bl_serve_log;
 
 bl_status bl_serve(bl_engine *engine, const bl_qwen3_config *config, int rank, int n_ranks,

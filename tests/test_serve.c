@@ -374,7 +374,7 @@ static void stop_ends_all_ranks_at_one_step(void **state) {
         assert_true(s.logs[r].stopped);
         assert_int_equal(s.logs[r].n_steps, 11);
         assert_int_equal(s.logs[r].completions[0].n_tokens, 11);
-        assert_int_equal(s.logs[r].completions[1].n_tokens, 0);
+        assert_int_equal(s.logs[r].n_completions, 1); /* no other was begun */
     }
     free_logs(&s);
     bl_placement_free(&placement);
