@@ -1,0 +1,483 @@
+/*
+ * ballast run: serve a model on several ranks.
+ */
+#include "cli/run_output.h"
+#include "cli/verbs.h"
+#include "core/io.h"
+#include "core/mem.h"
+#include "core/npy.h"
+#include "core/progress.h"
+#include "planner/capacity.h"
+#include "planner/plan.h"
+#include "runtime/launch.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TRANSPORT_UCX, TRANSPORT_LOCAL };
+static const char *const TRANSPORTS[] = {"ucx", "local", NULL};
+
+#define MAX_PROMPT_FILE ((size_t)1 << 28)
+#define DEADLINE_S 60.0
+
+typedef struct run_options {
+    int64_t n_ranks, slots, spares, max_tokens, repeat, batch;
+    const char *model, *plan, *prompts, *tokens, *logits, *topk, *record;
+    int transport;
+    bool json;
+} run_options;
+
+#define AT(field) .offset = offsetof(run_options, field)
+static const bl_opt OPTIONS[] = {
+    {.name = "ranks",
+     .short_name = 'n',
+     .type = BL_OPT_INT,
+     AT(n_ranks),
+     .metavar = "N",
+     .min = 1,
+     .max = BL_LAUNCH_MAX_RANKS,
+     .help = "number of ranks",
+     .required = true},
+    {.name = "model",
+     .type = BL_OPT_STRING,
+     AT(model),
+     .metavar = "DIR",
+     .help = "directory of config.json and model.safetensors",
+     .required = true},
+    {.name = "plan",
+     .type = BL_OPT_STRING,
+     AT(plan),
+     .metavar = "PLAN",
+     .help = "where the experts live; contiguous without one"},
+    {.name = "slots",
+     .type = BL_OPT_INT,
+     AT(slots),
+     .metavar = "S",
+     .min = -1,
+     .max = 1 << 20,
+     .help = "without a plan: slots per layer over all ranks, copies included; -1: one per expert"},
+    {.name = "spares",
+     .type = BL_OPT_INT,
+     AT(spares),
+     .metavar = "N",
+     .min = 0,
+     .max = 1 << 20,
+     .help = "expert buffers per rank kept free for moves"},
+    {.name = "prompts",
+     .type = BL_OPT_STRING,
+     AT(prompts),
+     .metavar = "FILE",
+     .help = "prompts to continue, separated by lines that hold only ---"},
+    {.name = "max-tokens",
+     .type = BL_OPT_INT,
+     AT(max_tokens),
+     .metavar = "M",
+     .min = 1,
+     .max = 1 << 24,
+     .help = "tokens decoded per prompt at most"},
+    {.name = "repeat",
+     .type = BL_OPT_INT,
+     AT(repeat),
+     .metavar = "N",
+     .min = 1,
+     .max = 1e9,
+     .help = "serve the list of prompts this many times"},
+    {.name = "batch",
+     .type = BL_OPT_INT,
+     AT(batch),
+     .metavar = "B",
+     .min = 1,
+     .max = 4096,
+     .help = "sequences a rank serves at once"},
+    {.name = "tokens",
+     .type = BL_OPT_STRING,
+     AT(tokens),
+     .metavar = "IN.npy",
+     .help = "token ids, one row, whose logits to compute instead"},
+    {.name = "logits",
+     .type = BL_OPT_STRING,
+     AT(logits),
+     .metavar = "OUT.npy",
+     .help = "where to write the logits, f4 [tokens, vocab]"},
+    {.name = "topk",
+     .type = BL_OPT_STRING,
+     AT(topk),
+     .metavar = "OUT.npy",
+     .help = "where to write the chosen experts, u1 or u2 [tokens, layers, k]"},
+    {.name = "record",
+     .type = BL_OPT_STRING,
+     AT(record),
+     .metavar = "OUT.blt",
+     .help = "record the routing of all ranks into this trace"},
+    {.name = "transport",
+     .type = BL_OPT_CHOICE,
+     AT(transport),
+     .choices = TRANSPORTS,
+     .help = "ranks as processes (ucx) or as threads (local)"},
+    {.name = "json", .type = BL_OPT_FLAG, AT(json), .help = "one JSON object with all figures"},
+    {0}};
+
+static void set_defaults(void *options) {
+    run_options *o = options;
+    o->slots = -1;
+    o->max_tokens = 64;
+    o->repeat = 1;
+    o->batch = 8;
+}
+
+/* ---- the job ------------------------------------------------------------------------------- */
+
+static bl_status load_config(bl_run_job *job, bl_error *err) {
+    char path[4096];
+    json_t *root;
+    bl_model model = {0};
+    snprintf(path, sizeof path, "%s/config.json", job->model_dir);
+    BL_TRY(bl_json_load(path, &root, err));
+    bl_status st = bl_qwen3_config_from_json(root, path, &job->config, err);
+    if (st >= 0)
+        st = bl_model_from_json(root, path, &model, err);
+    snprintf(job->model_name, sizeof job->model_name, "%s", model.name);
+    bl_model_free(&model);
+    json_decref(root);
+    return st;
+}
+
+static bl_status contiguous(bl_run_job *job, int64_t slots, bl_error *err) {
+    const bl_qwen3_config *c = &job->config;
+    const bl_capacity_request request = {.n_experts = c->n_experts,
+                                         .n_ranks = job->n_ranks,
+                                         .slots = slots >= 0 ? slots : c->n_experts,
+                                         .redundant = -1};
+    bl_capacity capacity;
+    int *layers;
+    BL_TRY(bl_capacity_of(&request, &capacity, err));
+    bl_status st = BL_CALLOC(layers, c->n_layers, err);
+    for (int layer = 0; st >= 0 && layer < c->n_layers; layer++)
+        layers[layer] = layer;
+    if (st >= 0)
+        st = bl_placement_create(job->n_ranks, c->n_experts, layers, c->n_layers,
+                                 capacity.slots_per_rank, &job->placement, err);
+    if (st >= 0)
+        bl_placement_fill_contiguous(&job->placement);
+    free(layers);
+    bl_capacity_free(&capacity);
+    return st;
+}
+
+/* Is this plan for this model, these ranks, and the way the engine shares copies? */
+static bl_status check_plan(const bl_run_job *job, const bl_plan *plan, const char *path,
+                            bl_error *err) {
+    const bl_qwen3_config *c = &job->config;
+    if (plan->n_experts != c->n_experts || plan->top_k != c->top_k)
+        return bl_fail_at(err, BL_ERR_MODEL, bl_at(path),
+                          "the plan is for %d experts, top-%d; the model has %d, top-%d",
+                          plan->n_experts, plan->top_k, c->n_experts, c->top_k);
+    if (plan->placement.n_ranks != job->n_ranks)
+        return bl_fail_at(err, BL_ERR_SHAPE, bl_at(path),
+                          "the plan is for %d ranks; run it with -n %d", plan->placement.n_ranks,
+                          plan->placement.n_ranks);
+    if (plan->rule != BL_RULE_EVEN)
+        return bl_fail_at(
+            err, BL_ERR_UNSUPPORTED, bl_at(path),
+            "the plan was made for the rule %s; the engine shares copies evenly, plan "
+            "with --rule even",
+            bl_rule_names[plan->rule]);
+    for (int layer = 0; layer < c->n_layers; layer++)
+        if (bl_placement_layer(&plan->placement, layer) == NULL)
+            return bl_fail_at(err, BL_ERR_MODEL, bl_at_layer(path, layer),
+                              "the plan does not have this layer of the model");
+    return bl_placement_check(&plan->placement, path, err);
+}
+
+static bl_status place_experts(const run_options *o, bl_run_job *job, bl_error *err) {
+    if (o->plan == NULL)
+        return contiguous(job, o->slots, err);
+    if (o->slots >= 0)
+        return bl_fail(err, BL_ERR_USAGE, "--slots is for runs without --plan");
+    bl_plan plan;
+    BL_TRY(bl_plan_load(o->plan, &plan, err));
+    bl_status st = check_plan(job, &plan, o->plan, err);
+    if (st >= 0)
+        st = bl_placement_copy(&plan.placement, &job->placement, err);
+    bl_plan_free(&plan);
+    return st;
+}
+
+static bl_status load_prompts(const run_options *o, bl_run_job *job, bl_error *err) {
+    size_t bytes;
+    BL_TRY(bl_read_file(o->prompts, MAX_PROMPT_FILE, &job->prompts_text, &bytes, err));
+    BL_TRY(bl_prompts_split(job->prompts_text, bytes, o->prompts, &job->prompts, &job->n_prompts,
+                            err));
+    BL_TRY(bl_prompts_check(job->prompts, job->n_prompts, &job->config, o->prompts, err));
+    if (o->repeat > INT32_MAX / job->n_prompts)
+        return bl_fail(err, BL_ERR_RANGE, "--repeat %lld of %d prompts is too much",
+                       (long long)o->repeat, job->n_prompts);
+    job->serve = (bl_serve_options){(int)o->batch, (int)o->max_tokens, (int)o->repeat};
+    return BL_OK;
+}
+
+static bl_status take_tokens(const bl_npy *npy, const char *path, bl_run_job *job, bl_error *err) {
+    if ((npy->kind != 'i' && npy->kind != 'u') || npy->n_dims != 1 || npy->n_items == 0)
+        return bl_fail_at(err, BL_ERR_SHAPE, bl_at(path),
+                          "needs one row of integers: i4 [tokens], at least one");
+    if (npy->n_items > (size_t)job->config.max_positions)
+        return bl_fail_at(err, BL_ERR_RANGE, bl_at(path),
+                          "%zu tokens, the model's max_position_embeddings is %d", npy->n_items,
+                          job->config.max_positions);
+    BL_TRY(BL_CALLOC(job->tokens, npy->n_items, err));
+    job->n_tokens = (int)npy->n_items;
+    for (size_t i = 0; i < npy->n_items; i++) {
+        const int64_t token = bl_npy_int(npy, i);
+        if (token < 0 || token >= job->config.vocab)
+            return bl_fail_at(err, BL_ERR_RANGE, bl_at(path),
+                              "token %zu is %lld, the vocabulary has %d", i, (long long)token,
+                              job->config.vocab);
+        job->tokens[i] = (int32_t)token;
+    }
+    return BL_OK;
+}
+
+static bl_status load_tokens(const run_options *o, bl_run_job *job, bl_error *err) {
+    bl_npy npy;
+    BL_TRY(bl_npy_load(o->tokens, &npy, err));
+    const bl_status st = take_tokens(&npy, o->tokens, job, err);
+    bl_npy_free(&npy);
+    return st;
+}
+
+static bl_status check_options(const run_options *o, bl_error *err) {
+    if ((o->prompts == NULL) == (o->tokens == NULL))
+        return bl_fail(err, BL_ERR_USAGE, "give either --prompts or --tokens");
+    if (o->tokens != NULL && o->logits == NULL)
+        return bl_fail(err, BL_ERR_USAGE, "--tokens needs --logits OUT.npy");
+    if (o->prompts != NULL && (o->logits != NULL || o->topk != NULL))
+        return bl_fail(err, BL_ERR_USAGE, "--logits and --topk go with --tokens");
+    return BL_OK;
+}
+
+static bl_status make_job(const run_options *o, bl_run_job *job, bl_error *err) {
+    job->model_dir = o->model;
+    job->n_ranks = (int)o->n_ranks;
+    job->n_spares = (int)o->spares;
+    job->deadline_s = DEADLINE_S;
+    BL_TRY(check_options(o, err));
+    BL_TRY(load_config(job, err));
+    BL_TRY(place_experts(o, job, err));
+    return o->prompts != NULL ? load_prompts(o, job, err) : load_tokens(o, job, err);
+}
+
+/* ---- ranks as threads ---------------------------------------------------------------------- */
+
+typedef struct rank_thread {
+    const bl_run_job *job;
+    int rank;
+    bl_transport *transport; /* until the rank takes it */
+    bl_run_report *report;
+    bl_status status;
+    bl_error error;
+    pthread_t thread;
+} rank_thread;
+
+static bl_status take_handle(void *user, bl_transport **out, bl_error *err) {
+    rank_thread *rank = user;
+    (void)err;
+    *out = rank->transport;
+    rank->transport = NULL;
+    return BL_OK;
+}
+
+static void *thread_main(void *user) {
+    rank_thread *rank = user;
+    rank->status =
+        bl_run_rank(rank->job, rank->rank, take_handle, rank, rank->report, &rank->error);
+    bl_transport_close(rank->transport); /* a rank that failed before: its peers see it as lost */
+    return NULL;
+}
+
+static bl_status run_threads(const bl_run_job *job, bl_run_report *reports, bl_error *err) {
+    const int n = job->n_ranks;
+    rank_thread ranks[BL_LAUNCH_MAX_RANKS] = {{0}};
+    bl_transport *handles[BL_LAUNCH_MAX_RANKS];
+    const rank_thread *cause = NULL;
+    int started = 0;
+    BL_TRY(bl_transport_local_open(n, handles, err));
+    bl_run_recorder_start(job->recorder);
+    for (; started < n; started++) {
+        rank_thread *rank = &ranks[started];
+        *rank = (rank_thread){.job = job,
+                              .rank = started,
+                              .transport = handles[started],
+                              .report = &reports[started],
+                              .error = BL_ERROR_INIT};
+        if (pthread_create(&rank->thread, NULL, thread_main, rank) != 0)
+            break;
+    }
+    for (int g = started; g < n; g++) /* its peers see it as lost */
+        bl_transport_close(handles[g]);
+    for (int g = 0; g < started; g++) {
+        pthread_join(ranks[g].thread, NULL);
+        if (ranks[g].status < 0 && (cause == NULL || cause->status == BL_ERR_PEER))
+            cause = &ranks[g];
+    }
+    if (started < n)
+        return bl_fail(err, BL_ERR_NOMEM, "cannot start a thread for rank %d", started);
+    if (cause == NULL)
+        return BL_OK;
+    if (err != NULL && err->code >= 0)
+        *err = cause->error;
+    return cause->status;
+}
+
+/* ---- ranks as processes -------------------------------------------------------------------- */
+
+typedef struct rank_process {
+    const bl_seat *seat;
+    double deadline_s;
+} rank_process;
+
+static bl_status connect_process(void *user, bl_transport **out, bl_error *err) {
+    const rank_process *process = user;
+    const bl_ucx_options options = bl_seat_ucx_options(process->seat, process->deadline_s);
+    return bl_transport_ucx_open(&options, out, err);
+}
+
+static bl_status process_main(const bl_seat *seat, void *user, bl_error *err) {
+    const bl_run_job *job = user;
+    rank_process process = {seat, job->deadline_s};
+    bl_run_report report;
+    unsigned char *data;
+    size_t bytes;
+    bl_interrupts_install();
+    bl_run_recorder_forked(job->recorder);
+    BL_TRY(bl_run_rank(job, seat->rank, connect_process, &process, &report, err));
+    bl_status st = bl_run_report_encode(&report, &data, &bytes, err);
+    bl_run_report_free(&report);
+    if (st >= 0) {
+        st = bl_seat_put(seat, data, bytes, err);
+        free(data);
+    }
+    return st;
+}
+
+static void ranks_started(const int *pids, int n_ranks, void *user) {
+    const bl_run_job *job = user;
+    (void)pids, (void)n_ranks;
+    bl_run_recorder_start(job->recorder);
+}
+
+static bl_status run_processes(bl_run_job *job, bl_run_report *reports, bl_error *err) {
+    bl_launch_options options = BL_LAUNCH_OPTIONS_INIT;
+    options.started = ranks_started;
+    bl_rank_end *ends;
+    BL_TRY(BL_CALLOC(ends, job->n_ranks, err));
+    bl_status st = bl_launch_ranks(job->n_ranks, process_main, job, &options, ends, err);
+    for (int g = 0; g < job->n_ranks && st >= 0; g++)
+        st = bl_run_report_decode(ends[g].result, ends[g].result_bytes, &reports[g], err);
+    bl_rank_ends_free(ends, job->n_ranks);
+    free(ends);
+    return st;
+}
+
+/* ---- results ------------------------------------------------------------------------------- */
+
+static bl_status write_topk(const bl_run_job *job, const bl_run_report *report, const char *path,
+                            bl_error *err) {
+    const bl_qwen3_config *c = &job->config;
+    const size_t shape[3] = {(size_t)job->n_tokens, (size_t)c->n_layers, (size_t)c->top_k};
+    const bool wide = c->n_experts > 256;
+    unsigned char *ids;
+    BL_TRY(BL_CALLOC(ids, report->n_topk * (wide ? 2 : 1), err));
+    for (size_t i = 0; i < report->n_topk; i++) {
+        const uint16_t id = (uint16_t)report->topk[i];
+        if (wide)
+            memcpy(ids + 2 * i, &id, sizeof id);
+        else
+            ids[i] = (unsigned char)id;
+    }
+    const bl_status st = bl_npy_write(path, wide ? "<u2" : "|u1", shape, 3, ids, err);
+    free(ids);
+    return st;
+}
+
+static bl_status write_results(const run_options *o, const bl_run_job *job,
+                               const bl_run_report *reports, const bl_recorder_totals *trace,
+                               bl_error *err) {
+    if (job->tokens != NULL) {
+        const size_t shape[2] = {(size_t)job->n_tokens, (size_t)job->config.vocab};
+        BL_TRY(bl_npy_write(o->logits, "<f4", shape, 2, reports[0].logits, err));
+        if (o->topk != NULL)
+            BL_TRY(write_topk(job, &reports[0], o->topk, err));
+    }
+    if (o->json)
+        BL_TRY(bl_run_print_json(job, TRANSPORTS[o->transport], reports, trace, err));
+    else if (job->tokens == NULL)
+        BL_TRY(bl_run_print_texts(job, reports, err));
+    if (trace->dropped + trace->rejected > 0)
+        fprintf(stderr, "ballast run: the trace lacks %llu of %llu records\n",
+                (unsigned long long)(trace->dropped + trace->rejected),
+                (unsigned long long)trace->pushed);
+    if (!reports[0].log.stopped)
+        return BL_OK;
+    int complete, requests;
+    bl_run_count_complete(job, reports, &complete, &requests);
+    fprintf(stderr, "ballast run: stopped with %d of %d continuations complete\n", complete,
+            requests);
+    return BL_LIMIT;
+}
+
+/* Run the ranks, and the recorder beside them. */
+static bl_status run_ranks(const run_options *o, bl_run_job *job, bl_run_report *reports,
+                           bl_recorder_totals *trace, bl_error *err) {
+    bl_error recorder_err = BL_ERROR_INIT;
+    if (o->record != NULL)
+        BL_TRY(bl_run_recorder_open(o->record, job->n_ranks, &job->recorder, err));
+    const bl_status st = o->transport == TRANSPORT_LOCAL ? run_threads(job, reports, err)
+                                                         : run_processes(job, reports, err);
+    const bl_status recorded = bl_run_recorder_close(job->recorder, trace, &recorder_err);
+    job->recorder = NULL;
+    if (recorded < 0 && (st >= 0 || st == BL_ERR_PEER)) { /* ranks saw only that it was gone */
+        *err = recorder_err;
+        return recorded;
+    }
+    return st;
+}
+
+static bl_status run(void *options, int n_args, char **args, bl_error *err) {
+    const run_options *o = options;
+    bl_run_job job = {0};
+    bl_run_report *reports = NULL;
+    bl_recorder_totals trace = {0};
+    (void)n_args, (void)args;
+    bl_status st = make_job(o, &job, err);
+    if (st >= 0)
+        st = BL_CALLOC(reports, job.n_ranks, err);
+    if (st >= 0)
+        st = run_ranks(o, &job, reports, &trace, err);
+    if (st >= 0)
+        st = write_results(o, &job, reports, &trace, err);
+    for (int g = 0; reports != NULL && g < job.n_ranks; g++)
+        bl_run_report_free(&reports[g]);
+    free(reports);
+    bl_run_job_free(&job);
+    return st;
+}
+
+const bl_verb bl_verb_run = {
+    .name = "run",
+    .arguments = "",
+    .summary = "serve a model on several ranks, experts where the plan says",
+    .details =
+        "Runs a Qwen3-MoE checkpoint: attention data-parallel, experts expert-parallel, each "
+        "rank a process that holds the experts the plan gives it and no others. Prompts are "
+        "continued greedily, byte by byte; prompt i is served by rank i mod N. The result "
+        "does not depend on the plan, the number of ranks or the batch, bit for bit.\n\n"
+        "Prints the continuations in the order of the prompts, separated by lines that hold "
+        "only ---. Ctrl-C stops at the end of the step and prints what there is.",
+    .options = OPTIONS,
+    .options_bytes = sizeof(run_options),
+    .set_defaults = set_defaults,
+    .min_args = 0,
+    .max_args = 0,
+    .run = run,
+};

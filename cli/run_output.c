@@ -1,0 +1,254 @@
+#include "cli/run_output.h"
+
+#include "core/json.h"
+#include "core/mem.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Request i was served by rank i mod n, as its i / n-th. */
+static const bl_completion *completion_of(const bl_run_job *job, const bl_run_report *reports,
+                                          int request) {
+    const bl_serve_log *log = &reports[request % job->n_ranks].log;
+    const int at = request / job->n_ranks;
+    return at < log->n_completions ? &log->completions[at] : NULL;
+}
+
+/* Requests to show: all, but of a run that was stopped none behind the last that was begun. */
+static int n_shown(const bl_run_job *job, const bl_run_report *reports) {
+    int n = 0;
+    for (int g = 0; g < job->n_ranks; g++) {
+        const bl_serve_log *log = &reports[g].log;
+        if (log->n_completions > 0 && log->completions[log->n_completions - 1].request >= n)
+            n = log->completions[log->n_completions - 1].request + 1;
+    }
+    return n;
+}
+
+void bl_run_count_complete(const bl_run_job *job, const bl_run_report *reports, int *complete,
+                           int *requests) {
+    *requests = job->n_prompts * job->serve.repeat;
+    *complete = 0;
+    for (int i = 0; i < n_shown(job, reports); i++) {
+        const bl_completion *completion = completion_of(job, reports, i);
+        const size_t prompt = job->prompts[i % job->n_prompts].bytes;
+        const int64_t room = (int64_t)job->config.max_positions - (int64_t)prompt + 1;
+        const int64_t full = room < job->serve.max_tokens ? room : job->serve.max_tokens;
+        *complete += completion != NULL && completion->n_tokens == full;
+    }
+}
+
+bl_status bl_run_print_texts(const bl_run_job *job, const bl_run_report *reports, bl_error *err) {
+    for (int i = 0; i < n_shown(job, reports); i++) {
+        const bl_completion *completion = completion_of(job, reports, i);
+        if (i > 0)
+            fputs("---\n", stdout);
+        for (int t = 0; completion != NULL && t < completion->n_tokens; t++)
+            putchar(completion->tokens[t] & 0xff);
+        putchar('\n');
+    }
+    if (ferror(stdout))
+        return bl_fail(err, BL_ERR_IO, "cannot write to standard output");
+    return BL_OK;
+}
+
+/* ---- texts in JSON ------------------------------------------------------------------------- */
+
+/* Bytes of the UTF-8 character at s[0 .. n-1], or 0 when there is none (RFC 3629). */
+static int utf8_length(const unsigned char *s, int n) {
+    const int length = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : 4;
+    if (length == 0 || s[0] > 0xf4 || length > n)
+        return 0;
+    for (int i = 1; i < length; i++)
+        if ((s[i] & 0xc0) != 0x80)
+            return 0;
+    const bool overlong = (s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xf0 && s[1] < 0x90);
+    const bool outside = (s[0] == 0xed && s[1] > 0x9f) || (s[0] == 0xf4 && s[1] > 0x8f);
+    return overlong || outside ? 0 : length;
+}
+
+static json_t *text_json(const int32_t *tokens, int n) {
+    unsigned char *bytes = bl_calloc((size_t)n, 1), *text = bl_calloc((size_t)n, 3);
+    size_t used = 0;
+    json_t *made = NULL;
+    for (int t = 0; bytes != NULL && t < n; t++)
+        bytes[t] = (unsigned char)tokens[t];
+    for (int t = 0; bytes != NULL && text != NULL && t < n;) {
+        const int length = utf8_length(bytes + t, n - t);
+        memcpy(text + used, length > 0 ? bytes + t : (const unsigned char *)"\xef\xbf\xbd",
+               length > 0 ? (size_t)length : 3);
+        used += length > 0 ? (size_t)length : 3;
+        t += length > 0 ? length : 1;
+    }
+    if (bytes != NULL && text != NULL)
+        made = json_stringn((const char *)text, used);
+    free(bytes);
+    free(text);
+    return made;
+}
+
+static void add_texts(json_t *root, const bl_run_job *job, const bl_run_report *reports) {
+    json_t *texts = json_array(), *all_tokens = json_array();
+    for (int i = 0; i < n_shown(job, reports); i++) {
+        const bl_completion *completion = completion_of(job, reports, i);
+        const int n = completion != NULL ? completion->n_tokens : 0;
+        json_t *tokens = json_array();
+        for (int t = 0; t < n; t++)
+            json_array_append_new(tokens, json_integer(completion->tokens[t]));
+        json_array_append_new(all_tokens, tokens);
+        json_array_append_new(texts, text_json(n > 0 ? completion->tokens : NULL, n));
+    }
+    json_object_set_new(root, "texts", texts);
+    json_object_set_new(root, "tokens", all_tokens);
+    json_object_set_new(root, "stopped", json_boolean(reports[0].log.stopped));
+}
+
+/* ---- figures ------------------------------------------------------------------------------- */
+
+static int ascending(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Sorts `values`. The p-quantile is the smallest value with at least a share p at or below it. */
+static json_t *summary(double *values, size_t n) {
+    static const struct {
+        const char *name;
+        double p;
+    } quantiles[] = {{"p50", 0.5}, {"p95", 0.95}, {"p99", 0.99}, {"max", 1.0}};
+    double sum = 0;
+    if (n == 0)
+        return json_null();
+    qsort(values, n, sizeof *values, ascending);
+    for (size_t i = 0; i < n; i++)
+        sum += values[i];
+    json_t *made = json_pack("{s:f}", "mean", sum / (double)n);
+    for (size_t q = 0; q < sizeof quantiles / sizeof quantiles[0]; q++) {
+        const double at = quantiles[q].p * (double)n;
+        size_t index = (size_t)at;
+        if ((double)index == at && index > 0)
+            index--;
+        json_object_set_new(made, quantiles[q].name, json_real(values[index]));
+    }
+    return made;
+}
+
+/* Busiest rank's rows over the mean of one (step, layer); 0 when there are none. */
+static double imbalance_of(const bl_run_job *job, const bl_run_report *reports, size_t step,
+                           int layer) {
+    int64_t sum = 0, max = 0;
+    for (int g = 0; g < job->n_ranks; g++) {
+        const bl_serve_log *log = &reports[g].log;
+        const int32_t rows = log->rows[step * (size_t)log->n_layers + (size_t)layer];
+        sum += rows;
+        max = rows > max ? rows : max;
+    }
+    return sum > 0 ? (double)max * job->n_ranks / (double)sum : 0;
+}
+
+/* Steps all ranks recorded; a rank cannot have fewer unless its report is damaged. */
+static size_t common_steps(const bl_run_job *job, const bl_run_report *reports) {
+    size_t n = reports[0].log.n_steps;
+    for (int g = 1; g < job->n_ranks; g++)
+        n = reports[g].log.n_steps < n ? reports[g].log.n_steps : n;
+    return n;
+}
+
+static bl_status add_steps(json_t *root, const bl_run_job *job, const bl_run_report *reports,
+                           bl_error *err) {
+    const size_t n = common_steps(job, reports), n_layers = (size_t)job->config.n_layers;
+    double *us, *imbalance;
+    size_t n_imbalance = 0;
+    BL_TRY(BL_CALLOC(us, n, err));
+    if (BL_CALLOC(imbalance, n * n_layers, err) < 0) {
+        free(us);
+        return BL_ERR_NOMEM;
+    }
+    json_t *per_step = json_array();
+    for (size_t step = 0; step < n; step++) {
+        const size_t first = n_imbalance;
+        int64_t tokens = 0;
+        double sum = 0;
+        for (int g = 0; g < job->n_ranks; g++) {
+            const double took = (double)reports[g].log.steps[step].total_ns * 1e-3;
+            us[step] = took > us[step] ? took : us[step];
+            tokens += reports[g].log.steps[step].n_tokens;
+        }
+        for (int layer = 0; layer < job->config.n_layers; layer++) {
+            imbalance[n_imbalance] = imbalance_of(job, reports, step, layer);
+            sum += imbalance[n_imbalance];
+            n_imbalance += imbalance[n_imbalance] > 0;
+        }
+        const size_t layers = n_imbalance - first;
+        json_array_append_new(per_step,
+                              json_pack("{s:I, s:I, s:f, s:f}", "step",
+                                        (json_int_t)reports[0].log.steps[step].step, "tokens",
+                                        (json_int_t)tokens, "us", us[step], "imbalance",
+                                        layers > 0 ? sum / (double)layers : 0.0));
+    }
+    json_object_set_new(root, "steps", json_integer((json_int_t)n));
+    json_object_set_new(root, "step_us", summary(us, n));
+    json_object_set_new(root, "imbalance", summary(imbalance, n_imbalance));
+    json_object_set_new(root, "per_step", per_step);
+    free(us);
+    free(imbalance);
+    return BL_OK;
+}
+
+static void add_stages(json_t *root, const bl_run_job *job, const bl_run_report *reports) {
+    const size_t n = common_steps(job, reports);
+    uint64_t ns[BL_N_STAGES] = {0}, bytes = 0, rows = 0, messages = 0;
+    for (int g = 0; g < job->n_ranks; g++) {
+        for (size_t step = 0; step < n; step++) {
+            const bl_step_record *record = &reports[g].log.steps[step];
+            for (int s = 0; s < BL_N_STAGES; s++)
+                ns[s] += record->stage_ns[s];
+            bytes += record->sent_bytes;
+            rows += record->sent_rows;
+            messages += record->n_messages;
+        }
+    }
+    json_t *stages = json_object();
+    for (int s = 0; s < BL_N_STAGES && n > 0; s++)
+        json_object_set_new(stages, bl_stage_names[s],
+                            json_real((double)ns[s] * 1e-3 / ((double)n * job->n_ranks)));
+    json_object_set_new(root, "stage_us", stages);
+    json_object_set_new(root, "sent",
+                        json_pack("{s:I, s:I, s:I}", "bytes", (json_int_t)bytes, "rows",
+                                  (json_int_t)rows, "messages", (json_int_t)messages));
+}
+
+static void add_trace(json_t *root, const bl_recorder_totals *trace) {
+    json_object_set_new(root, "trace",
+                        json_pack("{s:I, s:I, s:I, s:I}", "pushed", (json_int_t)trace->pushed,
+                                  "written", (json_int_t)trace->written, "dropped",
+                                  (json_int_t)trace->dropped, "rejected",
+                                  (json_int_t)trace->rejected));
+}
+
+bl_status bl_run_print_json(const bl_run_job *job, const char *transport,
+                            const bl_run_report *reports, const bl_recorder_totals *trace,
+                            bl_error *err) {
+    json_t *pids = json_array(), *resident = json_array();
+    for (int g = 0; g < job->n_ranks; g++) {
+        json_array_append_new(pids, json_integer(reports[g].pid));
+        json_array_append_new(resident, json_integer((json_int_t)reports[g].resident_bytes));
+    }
+    json_t *root =
+        json_pack("{s:s, s:i, s:s, s:o, s:o}", "model", job->model_name, "ranks", job->n_ranks,
+                  "transport", transport, "pids", pids, "resident_bytes", resident);
+    if (root == NULL)
+        return bl_fail(err, BL_ERR_NOMEM, "out of memory");
+    if (job->tokens == NULL)
+        add_texts(root, job, reports);
+    bl_status st = add_steps(root, job, reports, err);
+    if (st >= 0) {
+        add_stages(root, job, reports);
+        if (trace->n_rings > 0)
+            add_trace(root, trace);
+        st = bl_json_write("-", root, 0, err);
+    }
+    json_decref(root);
+    return st;
+}

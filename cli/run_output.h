@@ -1,0 +1,33 @@
+/*
+ * run_output.h: what `ballast run` prints: the texts, or one JSON object with all figures.
+ *
+ * Figures over ranks: a step took as long as its slowest rank; the imbalance of one (step, layer)
+ * is the busiest rank's rows over the mean of all ranks' rows, layers without rows left out; a
+ * stage's time is the mean over steps and ranks.
+ *
+ *     {"model","ranks","transport","pids":[...],"resident_bytes":[...],
+ *      "texts":[...],"tokens":[[...]],"stopped":false,      when prompts were served
+ *      "steps":N,"step_us":{"mean","p50","p95","p99","max"},"imbalance":{...},
+ *      "stage_us":{"route",...},"sent":{"bytes","rows","messages"},
+ *      "per_step":[{"step","tokens","us","imbalance"}, ...],
+ *      "trace":{"pushed","written","dropped","rejected"}}     when routing was recorded
+ *
+ * Texts are the tokens' bytes as UTF-8, with U+FFFD for bytes that are not; `tokens` is exact.
+ */
+#ifndef BL_CLI_RUN_OUTPUT_H
+#define BL_CLI_RUN_OUTPUT_H
+
+#include "cli/run_rank.h"
+
+/* All texts, separated like the prompts by lines that hold ---. */
+bl_status bl_run_print_texts(const bl_run_job *job, const bl_run_report *reports, bl_error *err);
+
+bl_status bl_run_print_json(const bl_run_job *job, const char *transport,
+                            const bl_run_report *reports, const bl_recorder_totals *trace,
+                            bl_error *err);
+
+/* Requests whose continuation is complete: how many of how many. */
+void bl_run_count_complete(const bl_run_job *job, const bl_run_report *reports, int *complete,
+                           int *requests);
+
+#endif

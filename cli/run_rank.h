@@ -1,0 +1,52 @@
+/*
+ * run_rank.h: `ballast run`, as one of its ranks: what every rank is given and what it does.
+ *
+ * The launcher (run.c) parses everything into a bl_run_job before ranks exist, so that mistakes are
+ * told once and cost nothing. bl_run_rank() is the body of a rank, the same for threads and for
+ * processes: it opens the model, fills its store with the experts the placement gives it (and reads
+ * no others), meets the other ranks, and serves.
+ *
+ * What hangs on a rank's steps are its *parts* (interrupts, the tracer, ...): each is a set of
+ * engine hooks, called in the order they were added.
+ */
+#ifndef BL_CLI_RUN_RANK_H
+#define BL_CLI_RUN_RANK_H
+
+#include "cli/run_record.h"
+#include "cli/run_report.h"
+#include "core/placement.h"
+
+/* Input, the same on every rank; owned by the launcher, read-only for ranks. */
+typedef struct bl_run_job {
+    const char *model_dir;
+    char model_name[128];
+    bl_qwen3_config config;
+    bl_placement placement;
+    int n_ranks;
+    int n_spares;      /* buffers per rank for moves */
+    double deadline_s; /* of waiting for another rank */
+
+    /* serve prompts ... */
+    char *prompts_text;
+    bl_prompt *prompts; /* into prompts_text */
+    int n_prompts;
+    bl_serve_options serve;
+
+    /* ... or compute the logits of these tokens, on rank 0 */
+    int32_t *tokens; /* [n_tokens], or NULL */
+    int n_tokens;
+
+    bl_run_recorder *recorder; /* borrowed, or NULL: routing is not recorded */
+} bl_run_job;
+
+void bl_run_job_free(bl_run_job *job); /* safe on a zeroed struct */
+
+/* Gives the rank its transport, which bl_run_rank() closes. Called at most once, when everything that
+ * can fail on one rank alone has been done. */
+typedef bl_status bl_run_connect_fn(void *user, bl_transport **out, bl_error *err);
+
+/* The report is written on success only. */
+bl_status bl_run_rank(const bl_run_job *job, int rank, bl_run_connect_fn *connect, void *user,
+                      bl_run_report *report, bl_error *err);
+
+#endif

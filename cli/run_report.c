@@ -1,0 +1,176 @@
+#include "cli/run_report.h"
+
+#include "core/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void bl_run_report_free(bl_run_report *report) {
+    bl_serve_log_free(&report->log);
+    free(report->logits);
+    free(report->topk);
+    *report = (bl_run_report){0};
+}
+
+/* ---- encode -------------------------------------------------------------------------------- */
+
+typedef struct writer {
+    unsigned char *data;
+    size_t bytes, capacity;
+    bl_status status; /* the first failure; later puts do nothing */
+    bl_error *err;
+} writer;
+
+static void put(writer *to, const void *items, size_t n, size_t item_bytes) {
+    const uint64_t count = n;
+    size_t payload = 0, needed = 0;
+    if (to->status < 0)
+        return;
+    if (!bl_size_mul(n, item_bytes, &payload) ||
+        !bl_size_add(to->bytes + sizeof count, payload, &needed)) {
+        to->status = bl_fail(to->err, BL_ERR_NOMEM, "out of memory: a report of %zu items", n);
+        return;
+    }
+    void *data = to->data;
+    to->status = bl_grow(&data, &to->capacity, needed, 1, to->err);
+    to->data = data;
+    if (to->status < 0)
+        return;
+    memcpy(to->data + to->bytes, &count, sizeof count);
+    if (payload > 0)
+        memcpy(to->data + to->bytes + sizeof count, items, payload);
+    to->bytes = needed;
+}
+
+/* The numbers in front of the arrays. */
+typedef struct numbers {
+    int64_t pid;
+    uint64_t resident_bytes;
+    int32_t n_layers, stopped;
+} numbers;
+
+bl_status bl_run_report_encode(const bl_run_report *report, unsigned char **data_p, size_t *bytes,
+                               bl_error *err) {
+    const bl_serve_log *log = &report->log;
+    const numbers head = {.pid = report->pid,
+                          .resident_bytes = report->resident_bytes,
+                          .n_layers = log->n_layers,
+                          .stopped = log->stopped};
+    writer to = {.status = BL_OK, .err = err};
+    put(&to, &head, 1, sizeof head);
+    put(&to, log->steps, log->n_steps, sizeof *log->steps);
+    put(&to, log->rows, log->n_steps * (size_t)log->n_layers, sizeof *log->rows);
+    put(&to, report->logits, report->n_logits, sizeof *report->logits);
+    put(&to, report->topk, report->n_topk, sizeof *report->topk);
+    put(&to, log->completions, (size_t)log->n_completions, sizeof *log->completions);
+    for (int i = 0; i < log->n_completions; i++)
+        put(&to, log->completions[i].tokens, (size_t)log->completions[i].n_tokens, sizeof(int32_t));
+    if (to.status < 0) {
+        free(to.data);
+        return to.status;
+    }
+    *data_p = to.data;
+    *bytes = to.bytes;
+    return BL_OK;
+}
+
+/* ---- decode -------------------------------------------------------------------------------- */
+
+typedef struct reader {
+    const unsigned char *data;
+    size_t left;
+    bl_error *err;
+} reader;
+
+/* The next array, copied into fresh memory; NULL when it is empty. */
+static bl_status take(reader *from, size_t item_bytes, void **items_p, size_t *n) {
+    uint64_t count = 0;
+    *items_p = NULL;
+    *n = 0;
+    if (from->left >= sizeof count)
+        memcpy(&count, from->data, sizeof count);
+    if (from->left < sizeof count || count > (from->left - sizeof count) / item_bytes)
+        return bl_fail(from->err, BL_ERR_PARSE, "a rank's report is cut");
+    const size_t payload = (size_t)count * item_bytes;
+    if (count > 0) {
+        *items_p = malloc(payload);
+        if (*items_p == NULL)
+            return bl_fail(from->err, BL_ERR_NOMEM, "out of memory: a report of %zu bytes",
+                           payload);
+        memcpy(*items_p, from->data + sizeof count, payload);
+    }
+    *n = (size_t)count;
+    from->data += sizeof count + payload;
+    from->left -= sizeof count + payload;
+    return BL_OK;
+}
+
+static bl_status take_numbers(reader *from, bl_run_report *report) {
+    void *items;
+    size_t n;
+    BL_TRY(take(from, sizeof(numbers), &items, &n));
+    numbers head = {0};
+    if (n == 1)
+        memcpy(&head, items, sizeof head);
+    free(items);
+    if (n != 1 || head.n_layers <= 0)
+        return bl_fail(from->err, BL_ERR_PARSE, "a rank's report is damaged");
+    report->pid = (int)head.pid;
+    report->resident_bytes = (size_t)head.resident_bytes;
+    report->log.n_layers = head.n_layers;
+    report->log.stopped = head.stopped != 0;
+    return BL_OK;
+}
+
+static bl_status take_completions(reader *from, bl_serve_log *log) {
+    void *items;
+    size_t n;
+    BL_TRY(take(from, sizeof *log->completions, &items, &n));
+    log->completions = items;
+    for (size_t i = 0; i < n; i++) {
+        bl_completion *completion = &log->completions[i];
+        size_t n_tokens;
+        completion->tokens = NULL; /* the sender's address */
+        log->n_completions = (int)i + 1;
+        BL_TRY(take(from, sizeof(int32_t), &items, &n_tokens));
+        completion->tokens = items;
+        if (completion->n_tokens < 0 || n_tokens != (size_t)completion->n_tokens)
+            return bl_fail(from->err, BL_ERR_PARSE, "a rank's report is damaged");
+    }
+    return BL_OK;
+}
+
+static bl_status take_all(reader *from, bl_run_report *report) {
+    bl_serve_log *log = &report->log;
+    void *items;
+    size_t n_rows;
+    BL_TRY(take_numbers(from, report));
+    BL_TRY(take(from, sizeof *log->steps, &items, &log->n_steps));
+    log->steps = items;
+    BL_TRY(take(from, sizeof *log->rows, &items, &n_rows));
+    log->rows = items;
+    if (n_rows / (size_t)log->n_layers != log->n_steps || n_rows % (size_t)log->n_layers != 0)
+        return bl_fail(from->err, BL_ERR_PARSE, "a rank's report is damaged");
+    BL_TRY(take(from, sizeof *report->logits, &items, &report->n_logits));
+    report->logits = items;
+    BL_TRY(take(from, sizeof *report->topk, &items, &report->n_topk));
+    report->topk = items;
+    BL_TRY(take_completions(from, log));
+    if (from->left != 0)
+        return bl_fail(from->err, BL_ERR_PARSE, "a rank's report has %zu bytes too many",
+                       from->left);
+    return BL_OK;
+}
+
+bl_status bl_run_report_decode(const unsigned char *data, size_t bytes, bl_run_report *report,
+                               bl_error *err) {
+    reader from = {data, bytes, err};
+    bl_run_report made = {0};
+    const bl_status st = take_all(&from, &made);
+    if (st < 0) {
+        bl_run_report_free(&made);
+        return st;
+    }
+    *report = made;
+    return BL_OK;
+}

@@ -1,0 +1,31 @@
+/*
+ * run_report.h: what one rank of `ballast run` tells its launcher when it is done.
+ *
+ * Threads hand the struct over; processes send it as bytes through their seat (runtime/launch.h).
+ * The bytes are the arrays as they lie in memory: sender and receiver are one program on one
+ * machine. Decoding still trusts no length, for a rank may have died while it wrote.
+ */
+#ifndef BL_CLI_RUN_REPORT_H
+#define BL_CLI_RUN_REPORT_H
+
+#include "runtime/serve.h"
+
+typedef struct bl_run_report {
+    int pid;
+    size_t resident_bytes; /* of the rank's expert store */
+    bl_serve_log log;      /* the steps; completions when prompts were served */
+    size_t n_logits, n_topk;
+    float *logits; /* [tokens][vocab] of a run over given tokens, on rank 0; else NULL */
+    int32_t *topk; /* [tokens][n_layers][k], likewise */
+} bl_run_report;
+
+void bl_run_report_free(bl_run_report *report); /* safe on a zeroed struct */
+
+/* The caller frees *data_p. */
+bl_status bl_run_report_encode(const bl_run_report *report, unsigned char **data_p, size_t *bytes,
+                               bl_error *err);
+/* BL_ERR_PARSE when the bytes are not one whole report. */
+bl_status bl_run_report_decode(const unsigned char *data, size_t bytes, bl_run_report *report,
+                               bl_error *err);
+
+#endif

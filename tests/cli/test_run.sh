@@ -1,0 +1,153 @@
+#!/bin/bash
+# ballast run: real processes that hold what the plan gives them and say the same whatever it is.
+. tests/tap.sh
+model=examples/tiny-moe
+reference=$model/reference
+tools=$BUILD/tests/tools
+
+run() { "$ballast" run --model $model "$@"; }
+logits() { # OUT OPTION...: logits of the first reference prompt
+    local out=$1
+    shift
+    run --tokens $reference/0.tokens.npy --logits "$out" "$@"
+}
+key() { grep -o "\"$2\":[^]}]*[]}]*" "$1" | head -1; }
+
+# ---- processes ------------------------------------------------------------------------------
+
+four_processes() {
+    run -n 4 --prompts $model/prompts/json.txt --max-tokens 4 --json >"$work/four.json" || return 1
+    [ "$(key "$work/four.json" pids | grep -oE '[0-9]+' | sort -u | wc -l)" -eq 4 ]
+}
+check "run -n 4 is four processes" four_processes
+
+# Start a run that goes on until it is stopped; sets `launcher` and `pids`.
+start_long_run() { # RANKS OPTION...
+    local ranks=$1
+    shift
+    "$ballast" run --model $model -n "$ranks" --prompts $model/prompts/mixed.txt --repeat 1000000 "$@" \
+        >"$work/long.out" 2>"$work/long.err" &
+    launcher=$!
+    for _ in $(seq 200); do
+        pids=$(cat /proc/$launcher/task/*/children 2>/dev/null)
+        [ "$(wc -w <<<"$pids")" -eq "$ranks" ] && break
+        sleep 0.05
+    done
+    sleep 1 # into serving
+}
+stop_long_run() {
+    kill -TERM $launcher
+    wait $launcher
+}
+
+contiguous_experts() { # RANK RANKS: what it holds of 32
+    for layer in 0 1 2 3 4 5; do
+        echo "layer $layer: $(seq -s ' ' $((32 / $2 * $1)) $((32 / $2 * ($1 + 1) - 1)))"
+    done
+}
+start_long_run 4
+rank=0 readable=yes same=yes mapped=no
+for pid in $pids; do
+    "$tools/scan_memory" "$pid" $model >"$work/held.$rank" 2>/dev/null
+    [ $? -eq 77 ] && readable=no
+    cmp -s "$work/held.$rank" <(contiguous_experts $rank 4) || same=no
+    grep -q safetensors /proc/"$pid"/maps && mapped=yes
+    rank=$((rank + 1))
+done
+if [ $readable = yes ]; then
+    check "four ranks are running" [ $rank -eq 4 ]
+    check "a rank's memory has its experts' bytes and no others" [ $same = yes ]
+else
+    skip "a rank's memory has its experts' bytes and no others" "/proc/PID/mem cannot be read"
+fi
+check "no rank maps the checkpoint" [ $mapped = no ]
+check "an interrupted run ends well" stop_long_run
+stopped() { grep -q "stopped with [0-9]* of [0-9]*000000 continuations complete" "$work/long.err"; }
+check "it says how far it came" stopped
+
+# ---- the same bits --------------------------------------------------------------------------
+
+logits "$work/1.npy" -n 1 --topk "$work/topk.npy"
+data() { tail -c "$2" "$1"; }
+check "top-k ids are the reference's" cmp -s <(data "$work/topk.npy" 1560) \
+    <(data $reference/0.topk.npy 1560)
+for ranks in 2 3 4; do
+    logits "$work/$ranks.npy" -n $ranks
+    check "logits on $ranks ranks equal those on one" cmp -s "$work/1.npy" "$work/$ranks.npy"
+done
+logits "$work/copies.npy" -n 4 --slots 53
+check "logits with copies equal those without" cmp -s "$work/1.npy" "$work/copies.npy"
+logits "$work/local.npy" -n 4 --transport local
+check "logits of threads equal those of processes" cmp -s "$work/1.npy" "$work/local.npy"
+
+# ---- texts ----------------------------------------------------------------------------------
+
+run -n 1 --prompts $reference/prompts.txt --max-tokens 64 >"$work/texts.1"
+check "the first continuation is the reference's" grep -qxF \
+    " and the start of the string the string the string the strince t" "$work/texts.1"
+check "texts are separated like prompts" [ "$(grep -cx -- --- "$work/texts.1")" -eq 7 ]
+run -n 4 --slots 40 --batch 1 --prompts $reference/prompts.txt --max-tokens 64 >"$work/texts.4"
+check "texts on four ranks equal those on one" cmp -s "$work/texts.1" "$work/texts.4"
+run -n 2 --repeat 2 --prompts $reference/prompts.txt --max-tokens 64 >"$work/texts.2"
+twice() { cat "$work/texts.1"; echo ---; cat "$work/texts.1"; }
+check "--repeat serves the list again" cmp -s "$work/texts.2" <(twice)
+
+# ---- plans ----------------------------------------------------------------------------------
+
+plan() { # RANKS RULE SLOTS...: the same slots in all six layers
+    local ranks=$1 rule=$2 layers="" layer
+    shift 2
+    for layer in 0 1 2 3 4 5; do
+        layers+=",{\"layer\":$layer,\"slots\":[$(IFS=,; echo "$*")],\"split\":{\"rule\":\"$rule\"}"
+        layers+=",\"score\":{\"max_over_mean\":1},\"bound\":{\"max_over_mean\":1,\"kind\":\"mean\"},\"gap\":0}"
+    done
+    echo "{\"format\":\"ballast-plan\",\"version\":1,\"model\":{\"name\":\"tiny-moe\",\"experts\":32,\"top_k\":4},
+        \"ranks\":$ranks,\"epoch\":1,\"layers\":[${layers:1}],\"provenance\":{\"rule\":\"$rule\"}}"
+}
+list() { echo "[$(seq -s , "$1" "$2")]"; }
+plan 2 even "$(list 16 31)" "[0,$(seq -s , 1 15),20]" >"$work/swapped.json"
+logits "$work/swapped.npy" -n 2 --plan "$work/swapped.json"
+check "logits under a plan equal those without" cmp -s "$work/1.npy" "$work/swapped.npy"
+check "a plan for other ranks is refused" fails_with "run it with -n 2" \
+    logits "$work/x.npy" -n 4 --plan "$work/swapped.json"
+plan 2 even "$(list 0 15)" "$(list 16 30)" >"$work/hole.json"
+check "a plan that forgets an expert is refused" fails_with "expert 31" \
+    logits "$work/x.npy" -n 2 --plan "$work/hole.json"
+
+# ---- recording ------------------------------------------------------------------------------
+
+recorded() { # TRANSPORT: every layer of every rank and step: 6 layers, 3 ranks, 4 steps of decoding
+    run -n 3 --prompts $model/prompts/c.txt --max-tokens 4 --batch 8 --transport "$1" \
+        --record "$work/$1.blt" --json >"$work/rec.json" &&
+        grep -q '"trace":{"pushed":72,"written":72,"dropped":0,"rejected":0}' "$work/rec.json" &&
+        [ -s "$work/$1.blt" ]
+}
+check "routing is recorded from processes" recorded ucx
+check "routing is recorded from threads" recorded local
+check "a trace that cannot be written is an error" fails_with "no-such-dir" \
+    run -n 2 --prompts $model/prompts/c.txt --record "$work/no-such-dir/t.blt"
+
+# ---- mistakes -------------------------------------------------------------------------------
+
+check "neither prompts nor tokens" fails_with "either --prompts or --tokens" run -n 1
+check "tokens without logits" fails_with "--logits" run -n 1 --tokens $reference/0.tokens.npy
+check "no model" fails_with "config.json" "$ballast" run -n 1 --model /nowhere --prompts x
+check "no prompts file" fails_with "nowhere.txt" run -n 1 --prompts "$work/nowhere.txt"
+printf 'a\n---\n\n---\nb\n' >"$work/empty.txt"
+check "an empty prompt is named by line" fails_with "line 3: prompt 2 is empty" \
+    run -n 1 --prompts "$work/empty.txt"
+head -c 600 /dev/zero | tr '\0' x >"$work/long.txt"
+check "a prompt that is too long names the limit" fails_with "max_position_embeddings is 512" \
+    run -n 1 --prompts "$work/long.txt"
+check "too few slots" fails_with "32" run -n 2 --slots 31 --prompts $model/prompts/c.txt
+check "--slots with --plan" fails_with "without --plan" \
+    run -n 2 --slots 40 --plan "$work/swapped.json" --prompts $model/prompts/c.txt
+mkdir -p "$work/cut"
+cp $model/config.json "$work/cut"
+head -c 9000000 $model/model.safetensors >"$work/cut/model.safetensors"
+check "a cut checkpoint is one line" fails_with "leave the file's" \
+    "$ballast" run -n 2 --model "$work/cut" --prompts $model/prompts/c.txt
+check "logits into nowhere" fails_with "no-such-dir" logits "$work/no-such-dir/l.npy" -n 1
+check "nothing half-written is left" [ -z "$(ls "$work" | grep -E 'tmp|^x\.npy')" ]
+
+finish
