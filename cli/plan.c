@@ -232,6 +232,13 @@ static bl_status open_inputs(const plan_options *o, int n_args, char **args, inp
 
 /* ---- telling ----------------------------------------------------------------------------------*/
 
+static int largest_rank(const bl_capacity *capacity, int n_ranks) {
+    int most = 0;
+    for (int rank = 0; rank < n_ranks; rank++)
+        most = capacity->slots_per_rank[rank] > most ? capacity->slots_per_rank[rank] : most;
+    return most;
+}
+
 static void warn_layers(const bl_planning_summary *s, const bl_plan *plan) {
     if (s->n_idle == 0)
         return;
@@ -269,8 +276,9 @@ static void print_summary(const plan_options *o, const inputs *in, const bl_plan
             before, (double)s->moves / s->n_layers);
     fprintf(stderr, "  %-18s %lld per layer", "extra copies", (long long)s->replicas);
     if (s->replica_bytes > 0)
-        fprintf(stderr, ", %.3g GB in all, %.3g GB on a rank", 1e-9 * (double)s->replica_bytes,
-                1e-9 * (double)s->rank_bytes);
+        fprintf(stderr, ", %.3g GB in all, %.3g of %.3g GB on a rank",
+                1e-9 * (double)s->replica_bytes, 1e-9 * (double)s->rank_bytes,
+                1e-9 * (double)s->resident_bytes);
     if (s->kv_tokens_lost >= 1.0)
         fprintf(stderr, ": KV cache of %.0f tokens", s->kv_tokens_lost);
     fputc('\n', stderr);
@@ -281,6 +289,23 @@ static void print_summary(const plan_options *o, const inputs *in, const bl_plan
     if (s->stopped)
         fprintf(stderr, "  stopped early: this is the best so far\n");
     fprintf(stderr, "wrote %s, digest %s\n", o->output, plan->digest.hex);
+}
+
+/* Does what a rank must hold fit into what its device has for experts? */
+static void warn_memory(const inputs *in, const bl_planning_summary *s) {
+    for (int rank = 0; in->has_topology && rank < in->n_ranks; rank++) {
+        const bl_device *device = bl_topology_device(&in->topology, rank);
+        const double room = device->memory_bytes.value * device->expert_share.value;
+        const double held = (double)s->resident_bytes * in->capacity.slots_per_rank[rank] /
+                            largest_rank(&in->capacity, in->n_ranks);
+        if (held <= room)
+            continue;
+        fprintf(stderr,
+                "rank %d would hold %.3g GB of experts, but %s has about %.3g GB for them (%s)\n",
+                rank, 1e-9 * held, device->name, 1e-9 * room,
+                bl_figure_source_name(device->expert_share.source));
+        return;
+    }
 }
 
 static json_t *figure_to_json(const bl_planning_figure *f) {
@@ -307,6 +332,7 @@ static bl_status print_json(const plan_options *o, const inputs *in, const bl_pl
     json_object_set_new(root, "moves", json_integer((json_int_t)s->moves));
     json_object_set_new(root, "replicas", json_integer((json_int_t)s->replicas));
     json_object_set_new(root, "replica_bytes", json_integer((json_int_t)s->replica_bytes));
+    json_object_set_new(root, "resident_bytes", json_integer((json_int_t)s->resident_bytes));
     json_object_set_new(root, "rank_bytes", json_integer((json_int_t)s->rank_bytes));
     json_object_set_new(root, "kv_tokens_lost", json_real(s->kv_tokens_lost));
     const bl_status st = root != NULL ? bl_json_write("-", root, 2, err)
@@ -343,6 +369,7 @@ static bl_status make_plan(const plan_options *o, const inputs *in, bl_error *er
     bl_status st = bl_plan_save(&plan, o->output, err);
     if (st >= 0) {
         warn_layers(&summary, &plan);
+        warn_memory(in, &summary);
         print_summary(o, in, &plan, &summary);
         if (o->json)
             st = print_json(o, in, &plan, &summary, err);

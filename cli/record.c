@@ -51,7 +51,7 @@ static void nap(void) {
 
 /* Attach every ring there is; names that are no rings of ours are passed over. */
 static bl_status attach_all(bl_recorder *recorder, int *n, bl_error *err) {
-    const char *prefix = BL_RING_PREFIX + 1;
+    const char *prefix = &BL_RING_PREFIX[1];
     DIR *dir = opendir(RING_DIRECTORY);
     if (dir == NULL)
         return bl_fail_at(err, BL_ERR_IO, bl_at(RING_DIRECTORY), "cannot look for rings: %s",

@@ -213,6 +213,7 @@ static bl_status replay_plans(const replay_options *o, const inputs *in, char **
         .model = in->has_model ? &in->model : NULL,
         .first_step = o->steps.first,
         .end_step = o->steps.end,
+        .phase = o->phase >= 0 ? bl_phase_names[o->phase] : NULL,
         .dwell_steps = o->dwell,
         .seed = (uint64_t)o->seed,
     };

@@ -23,7 +23,7 @@ static void set_defaults(void *user) {
                                .seed = (int64_t)d.seed,
                                .drift = d.drift,
                                .skew = d.skew,
-                               .phase = d.phase};
+                               .phase = (int)d.phase};
 }
 
 #define INT_OPTION(name_, field, most, help_)                                        \

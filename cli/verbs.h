@@ -8,7 +8,7 @@
 
 /* Add a verb here and nowhere else. */
 #define BL_VERBS(X) \
-    X(import) X(synth) X(stat) X(record) X(topo) X(plan) X(replay) X(diff) X(export) X(run)
+    X(import) X(synth) X(stat) X(record) X(topo) X(plan) X(replay) X(diff) X(export) X(size) X(run)
 
 #define BL_VERB_DECLARE(name) extern const bl_verb bl_verb_##name;
 BL_VERBS(BL_VERB_DECLARE)

@@ -86,6 +86,10 @@ static void masked_ranks_lose_their_slots(void **state) {
     assert_ok(bl_capacity_of(&r, &capacity, &err));
     assert_int_equal(capacity.n_slots, 9);
     bl_capacity_free(&capacity);
+    r.n_experts = 9; /* 3 slots each would hold them without a spare */
+    assert_ok(bl_capacity_of(&r, &capacity, &err));
+    assert_int_equal(capacity.n_slots, 12);
+    bl_capacity_free(&capacity);
     const bool all[4] = {true, true, true, true};
     r.masked = all;
     assert_fails(bl_capacity_of(&r, &capacity, &err), BL_ERR_INFEASIBLE, "all 4 ranks");

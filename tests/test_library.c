@@ -119,14 +119,17 @@ static void old_slots_anchor(void **state) {
 static void uneven_ranks(void **state) {
     (void)state;
     /* 5 slots on 2 ranks: 3 and 2. */
-    static const double loads[] = {4, 1, 1, 1};
+    static const double loads[] = {1, 1, 1, 4}; /* the hot one is copied */
     int32_t slots[5];
     assert_int_equal(bl_plan_rebalance(loads, 1, 4, 5, 2, NULL, NULL, slots, NULL, NULL, NULL, 0),
                      BL_OK);
-    bool has[2] = {false, false};
-    for (int slot = 0; slot < 5; slot++)
-        has[slot >= 3] = has[slot >= 3] || slots[slot] == 0;
-    assert_true(has[0] && has[1]); /* the hot expert is on both */
+    int held[2][4] = {{0}};
+    for (int slot = 0; slot < 5; slot++) {
+        assert_in_range(slots[slot], 0, 3);
+        assert_int_equal(held[slot >= 3][slots[slot]]++, 0);
+    }
+    for (int e = 0; e < 4; e++)
+        assert_int_equal(held[0][e] + held[1][e], e == 3 ? 2 : 1);
 }
 
 static void refusals_leave_the_tables_alone(void **state) {

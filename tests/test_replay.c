@@ -170,13 +170,24 @@ static void own_steps_are_left_out(void **state) {
         const char *provenance;
         int64_t first, end;
         size_t scored, left_out;
+        const char *phase;
     } cases[] = {
-        {"{\"trace\":\"00112233445566778899aabbccddeeff\",\"steps\":[2,6]}", 0, INT64_MAX, 6, 4},
-        {"{\"trace\":\"00112233445566778899aabbccddeeff\",\"steps\":[2,6]}", 3, 6, 0, 3},
-        {"{\"trace\":\"00112233445566778899aabbccddeeff\",\"steps\":[2,6]}", 5, 8, 2, 1},
-        {"{\"trace\":\"00112233445566778899aabbccddeeff\"}", 0, INT64_MAX, 0, 10},
-        {"{\"trace\":\"ffffffffffffffffffffffffffffffff\",\"steps\":[2,6]}", 0, INT64_MAX, 10, 0},
-        {"{}", 4, 9, 5, 0},
+        {"{\"trace\":\"00112233445566778899aabbccddeeff\",\"steps\":[2,6]}", 0, INT64_MAX, 6, 4,
+         NULL},
+        {"{\"trace\":\"00112233445566778899aabbccddeeff\",\"steps\":[2,6]}", 3, 6, 0, 3, NULL},
+        {"{\"trace\":\"00112233445566778899aabbccddeeff\",\"steps\":[2,6]}", 5, 8, 2, 1, NULL},
+        {"{\"trace\":\"00112233445566778899aabbccddeeff\"}", 0, INT64_MAX, 0, 10, NULL},
+        {"{\"trace\":\"ffffffffffffffffffffffffffffffff\",\"steps\":[2,6]}", 0, INT64_MAX, 10, 0,
+         NULL},
+        {"{}", 4, 9, 5, 0, NULL},
+        {"{\"trace\":\"00112233445566778899aabbccddeeff\",\"steps\":[2,6],\"phase\":\"all\"}", 0,
+         INT64_MAX, 6, 4, "decode"},
+        {"{\"trace\":\"00112233445566778899aabbccddeeff\",\"steps\":[2,6],\"phase\":\"decode\"}", 0,
+         INT64_MAX, 6, 4, "decode"},
+        {"{\"trace\":\"00112233445566778899aabbccddeeff\",\"steps\":[2,6],\"phase\":\"decode\"}", 0,
+         INT64_MAX, 6, 4, NULL},
+        {"{\"trace\":\"00112233445566778899aabbccddeeff\",\"steps\":[2,6],\"phase\":\"decode\"}", 0,
+         INT64_MAX, 10, 0, "prefill"},
     };
     bl_loads loads = loads_of(10);
     bl_topology topology = topology_of();
@@ -187,6 +198,7 @@ static void own_steps_are_left_out(void **state) {
         bl_replay replay;
         options.first_step = cases[c].first;
         options.end_step = cases[c].end;
+        options.phase = cases[c].phase;
         assert_ok(bl_replay_run(&loads, &topology, &options, &replay, &err));
         assert_int_equal(replay.n_steps, cases[c].scored);
         assert_int_equal(replay.n_left_out, cases[c].left_out);

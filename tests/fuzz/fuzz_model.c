@@ -48,6 +48,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     check(&again);
     require(strcmp(bl_model_digest(&model).hex, bl_model_digest(&again).hex) == 0);
     require(again.expert_bytes == model.expert_bytes);
+    require(bl_parameters_total(&again) == bl_parameters_total(&model));
+    require(bl_parameters_active(&again) <= bl_parameters_total(&again));
     json_decref(form);
     bl_model_free(&again);
     bl_model_free(&model);

@@ -1,0 +1,239 @@
+#!/bin/bash
+# ballast plan, replay, diff and export: the way from recorded loads to an engine's file.
+. tests/tap.sh
+
+# holds FILE EXPRESSION: the expression is true of the JSON document d.
+holds() {
+    python3 -c 'import json,sys; d=json.load(open(sys.argv[1])); sys.exit(0 if eval("(" + sys.argv[2] + ")") else 1)' "$@"
+}
+
+# Decoder layers 0..3, the first one dense; 8 experts, top-2. Twelve steps of different traffic.
+cd "$work" || exit 1
+cat >model.json <<'END'
+{"name":"toy","num_hidden_layers":4,"moe_layers":[1,2,3],"num_experts":8,"num_experts_per_tok":2,
+ "hidden_size":64,"moe_intermediate_size":32}
+END
+python3 - <<'END'
+import json, random
+random.seed(5)
+def row(hot):
+    w = [1 + random.random() + (9 if e == hot else 3 if e == hot + 1 else 0) for e in range(8)]
+    t = [int(2000 * x / sum(w)) for x in w]
+    t[0] += 2000 - sum(t)
+    return t
+steps = [[row(1), row(4), row(6)] for _ in range(12)]
+json.dump({"load": steps}, open("steps.json", "w"))
+json.dump({"load": steps[0]}, open("one.json", "w"))
+json.dump({"load": [r if l != 1 else [0] * 8 for l, r in enumerate(steps[0])]}, open("idle.json", "w"))
+END
+cd - >/dev/null || exit 1
+b() { (cd "$work" && "$ballast" "$@"); }
+case $ballast in /*) ;; *) ballast=$PWD/$ballast ;; esac
+
+imports() {
+    b import --from load-json steps.json --model model.json --layers moe -o steps.blt 2>/dev/null &&
+        b import --from load-json one.json --model model.json --layers moe -o one.blt 2>/dev/null
+}
+check "loads are imported" imports
+toy() { b plan --model model.json --topology hgx-h100 --ranks 4 "$@"; }
+quiet() { "$@" 2>/dev/null; }
+
+check "plan" quiet toy --trace steps.blt --slots 12 --steps 0:6 -o a.plan.json
+check "plan has the contract's keys" holds "$work/a.plan.json" '
+    d["format"] == "ballast-plan" and d["version"] == 1 and d["ranks"] == 4 and d["epoch"] == 0
+    and d["model"]["name"] == "toy" and d["model"]["experts"] == 8 and d["model"]["top_k"] == 2
+    and [l["layer"] for l in d["layers"]] == [1, 2, 3] and len(d["digest"]) == 32
+    and all(sorted(set(sum(l["slots"], []))) == list(range(8)) for l in d["layers"])
+    and all(len(s) == 3 == len(set(s)) for l in d["layers"] for s in l["slots"])
+    and all(l["split"]["rule"] == "even" for l in d["layers"])
+    and all(l["score"]["max_over_mean"] >= l["bound"]["max_over_mean"] >= 1 for l in d["layers"])
+    and all(abs(l["score"]["max_over_mean"] / l["bound"]["max_over_mean"] - 1 - l["gap"]) < 1e-9 for l in d["layers"])
+    and d["provenance"]["rule"] == "even" and d["provenance"]["objective"] == "tokens"
+    and d["provenance"]["steps"] == [0, 6] and d["provenance"]["algorithm"] == "auto"'
+scores_are_true() {
+    python3 - "$work" <<'END'
+import json, sys
+w = sys.argv[1]
+plan = json.load(open(w + "/a.plan.json"))
+steps = json.load(open(w + "/steps.json"))["load"][0:6]
+for i, layer in enumerate(plan["layers"]):
+    copies = [sum(e in s for s in layer["slots"]) for e in range(8)]
+    peaks = [max(sum(step[i][e] / copies[e] for e in s) for s in layer["slots"]) for step in steps]
+    score = 4 * sum(peaks) / sum(sum(step[i]) for step in steps)
+    assert abs(score - layer["score"]["max_over_mean"]) < 1e-6, (score, layer["score"])
+END
+}
+check "scores are those of the slots" scores_are_true
+same_bytes() {
+    quiet toy --trace steps.blt --slots 12 --steps 0:6 --threads 1 -o b.plan.json && cmp "$work/a.plan.json" "$work/b.plan.json"
+}
+check "same seed, same bytes" same_bytes
+summary() { quiet toy --trace steps.blt --slots 12 -o c.plan.json --json >"$work/s.json"; }
+check "plan --json is one object" summary
+check "... with figures" holds "$work/s.json" '
+    d["bound"]["mean"] <= d["score"]["mean"] <= d["greedy"]["mean"] and d["replicas"] == 4
+    and d["replica_bytes"] == 4 * 3 * 3 * 64 * 32 * 2 and d["steps"] == 12'
+
+# ---- sizes ----
+slots_of() { # ARGS...: prints slots per rank of the first layer
+    quiet b plan --model model.json --trace one.blt -o z.plan.json "$@" &&
+        python3 -c 'import json,sys; print([len(s) for s in json.load(open(sys.argv[1]))["layers"][0]["slots"]])' "$work/z.plan.json"
+}
+is() { [ "$1" = "$2" ] || { echo "# got $1, wanted $2" && false; }; }
+check "uneven slots are laid out" is "$(slots_of --ranks 3 --redundant 0)" "[3, 3, 2]"
+check "auto shares evenly" is "$(slots_of --ranks 3 --redundant auto)" "[3, 3, 3]"
+check "a list of slots" is "$(slots_of --ranks 3 --slots-per-rank 4,3,2)" "[4, 3, 2]"
+check "masked ranks hold nothing" is "$(slots_of --ranks 4 --slots 12 --mask 1)" "[3, 0, 3, 3]"
+remedy() { b plan --model model.json --trace one.blt --ranks 3 --redundant 0 -o z.plan.json 2>&1 >/dev/null | grep -q -- '--redundant 1 makes'; }
+check "the remedy is a number" remedy
+
+# ---- replay ----
+replays() { quiet b replay --trace steps.blt --topology hgx-h100 a.plan.json --json "$@" >"$work/r.json"; }
+check "replay" replays
+check "replay leaves out what was planned on" holds "$work/r.json" '
+    d["steps"] == 6 and d["verdict"] in ("recommend", "not worth it") and d["plans"][0]["name"] == "a.plan.json"
+    and set(d["plans"][0]["imbalance"]) == {"mean", "p50", "p95", "p99", "max"}
+    and d["plans"][0]["modelled"] is True and d["plans"][0]["step_us"]["mean"] > 0
+    and d["plans"][0]["bytes"] == {}'
+replay_is_true() {
+    python3 - "$work" <<'END'
+import json, sys
+w = sys.argv[1]
+plan = json.load(open(w + "/a.plan.json"))
+steps = json.load(open(w + "/steps.json"))["load"][6:]
+got = json.load(open(w + "/r.json"))["plans"][0]
+x = []
+for i, layer in enumerate(plan["layers"]):
+    copies = [sum(e in s for s in layer["slots"]) for e in range(8)]
+    for step in steps:
+        loads = [sum(step[i][e] / copies[e] for e in s) for s in layer["slots"]]
+        x.append(max(loads) * 4 / sum(loads))
+x.sort()
+def q(p):
+    at = p * (len(x) - 1)
+    lo = int(at)
+    return x[lo] + (at - lo) * (x[min(lo + 1, len(x) - 1)] - x[lo])
+want = {"mean": sum(x) / len(x), "p50": q(.5), "p95": q(.95), "p99": q(.99), "max": x[-1]}
+for key in want:
+    assert abs(want[key] - got["imbalance"][key]) < 1e-6, (key, want, got)
+assert abs(sum(1 / v for v in x) / len(x) - got["balancedness"]) < 1e-6
+END
+}
+check "imbalance is that of the slots" replay_is_true
+own_steps_only() { replays --steps 0:6; }
+check "nothing but own steps" own_steps_only
+check "... is not enough evidence" holds "$work/r.json" 'd["steps"] == 0 and d["verdict"] == "not enough evidence"'
+others_trace() { quiet b replay --trace one.blt --topology hgx-h100 a.plan.json --json >"$work/r.json"; }
+check "another trace" others_trace
+check "... leaves nothing out" holds "$work/r.json" 'd["steps"] == 1 and d["plans"][0]["imbalance"]["mean"] >= 1'
+greedy_baseline() { replays --baseline greedy && holds "$work/r.json" 'd["baseline"]["name"] == "greedy"'; }
+check "greedy baseline" greedy_baseline
+plan_baseline() { replays --baseline a.plan.json && holds "$work/r.json" 'd["plans"][0]["moves"] == 0 and d["verdict"] == "not worth it"'; }
+check "a plan against itself is not worth it" plan_baseline
+
+# ---- diff, current ----
+b plan --model model.json --topology hgx-h100 --ranks 4 --trace one.blt --slots 12 --algorithm contiguous -o start.plan.json 2>/dev/null
+self_diff() { quiet b diff a.plan.json a.plan.json --topology hgx-h100 --json >"$work/d.json" && holds "$work/d.json" '
+    d["moves"] == 0 and d["bytes"] == 0 and d["seconds"] == {"modelled": True, "value": 0.0}
+    and d["layers"] == [{"layer": l, "moves": 0} for l in (1, 2, 3)]'; }
+check "a plan differs from itself in nothing" self_diff
+start_diff() {
+    quiet b diff start.plan.json a.plan.json --topology hgx-h100 --json >"$work/d.json" && python3 - "$work" <<'END'
+import json, sys
+w = sys.argv[1]
+d = json.load(open(w + "/d.json"))
+a, b = (json.load(open(w + "/" + n + ".plan.json"))["layers"] for n in ("start", "a"))
+moves = [sum(len(set(q) - set(p)) for p, q in zip(x["slots"], y["slots"])) for x, y in zip(a, b)]
+assert d["moves"] == sum(moves) > 0 and [l["moves"] for l in d["layers"]] == moves
+assert d["bytes"] == sum(moves) * 3 * 64 * 32 * 2 and d["seconds"]["value"] > 0
+END
+}
+check "moves and bytes by hand" start_diff
+unchanged() { quiet toy --trace steps.blt --steps 0:6 --current a.plan.json -o e.plan.json --json >"$work/s.json" && holds "$work/s.json" 'd["moves"] == 0 and d["slots"] == 12'; }
+check "an unchanged load moves nothing" unchanged
+budget() { quiet toy --trace steps.blt --current start.plan.json --max-moves 4 -o e.plan.json && quiet b diff start.plan.json e.plan.json --json >"$work/d.json" && holds "$work/d.json" 'd["moves"] <= 4' && holds "$work/e.plan.json" 'd["epoch"] == 1'; }
+check "a budget of moves" budget
+
+# ---- export ----
+exports() { b export a.plan.json --to sglang -o map.json 2>"$work/flags"; }
+check "export" exports
+check "... is the map and nothing else" holds "$work/map.json" 'list(d) == ["physical_to_logical_map"]
+    and len(d["physical_to_logical_map"]) == 4 and d["physical_to_logical_map"][0] == [0,1,2,3,4,5,6,7,0,1,2,3]'
+map_is_plan() { python3 - "$work" <<'END'
+import json, sys
+w = sys.argv[1]
+rows = json.load(open(w + "/map.json"))["physical_to_logical_map"]
+for layer in json.load(open(w + "/a.plan.json"))["layers"]:
+    assert rows[layer["layer"]] == sum(layer["slots"], [])
+END
+}
+check "... row by row" map_is_plan
+check "flags are named" grep -q -- '--init-expert-location map.json --ep-size 4 --ep-num-redundant-experts 4' "$work/flags"
+as_current() { quiet toy --trace steps.blt --steps 0:6 --slots 12 --current map.json -o f.plan.json && quiet b diff a.plan.json f.plan.json --json >"$work/d.json" && holds "$work/d.json" 'd["moves"] == 0'; }
+check "the map comes back as current placement" as_current
+b plan --model model.json --ranks 3 --trace one.blt --redundant 0 -o uneven.plan.json 2>/dev/null
+check "uneven ranks are not for this engine" fails_with 'plan with --redundant 1' b export uneven.plan.json --to sglang -o no.json
+check "... and nothing is left behind" [ ! -e "$work/no.json" ]
+
+# ---- refusals ----
+no_idle() { b import --from load-json idle.json --model model.json --layers moe -o idle.blt 2>/dev/null; }
+no_idle
+keeps() { b plan --model model.json --ranks 4 --slots 12 --trace idle.blt -o i.plan.json 2>"$work/warn" && grep -q 'layer 2.*keep their placement' "$work/warn" && holds "$work/i.plan.json" '2 in d["provenance"]["idle_layers"] + d["provenance"]["missing_layers"]'; }
+check "a layer without load keeps its place, with one warning" keeps
+check "... which --strict refuses" fails_with 'layer 2: has no load' b plan --model model.json --ranks 4 --slots 12 --trace idle.blt --strict -o no.plan.json
+check "nearest" fails_with 'use even or fractions' toy --trace one.blt --slots 12 --rule nearest -o no.plan.json
+check "an option of later" fails_with 'objective' toy --trace one.blt --slots 12 --objective time -o no.plan.json
+check "no slots" fails_with 'say how many slots' toy --trace one.blt -o no.plan.json
+check "too few slots" fails_with '--redundant 0' toy --trace one.blt --slots 7 -o no.plan.json
+check "too many ranks" fails_with '8 ranks, not 9' b plan --model model.json --topology hgx-h100 --ranks 9 --slots 9 --trace one.blt -o no.plan.json
+check "moves from nowhere" fails_with '--current' toy --trace one.blt --slots 12 --max-moves 3 -o no.plan.json
+check "no such step" fails_with 'steps' toy --trace one.blt --slots 12 --steps 5:9 -o no.plan.json
+check "full disk" fails_with 'cannot write' toy --trace one.blt --slots 12 -o /dev/full
+check "no folder" fails_with 'cannot create' toy --trace one.blt --slots 12 -o nowhere/no.plan.json
+check "nothing half-written" [ ! -e "$work/no.plan.json" ]
+head -c 300 "$work/a.plan.json" >"$work/cut.plan.json"
+sed '0,/"ranks":4/s//"ranks":5/' "$work/a.plan.json" >"$work/ranks.plan.json"
+sed 's/"version":1/"version":9/' "$work/a.plan.json" >"$work/version.plan.json"
+sed 's/"top_k":2/"top_k":1/;s/"num_experts_per_tok":2/"num_experts_per_tok":1/' "$work/a.plan.json" >"$work/edited.plan.json"
+for broken in cut:line ranks:ranks version:'version 9' edited:digest; do
+    check "broken plan: ${broken%%:*}" fails_with "${broken#*:}" b diff "${broken%%:*}.plan.json" a.plan.json
+done
+check "a missing plan" fails_with 'cannot open' b diff a.plan.json nowhere.plan.json
+json_error() { b diff cut.plan.json a.plan.json --json 2>/dev/null >"$work/err.json"; [ $? -eq 1 ] && holds "$work/err.json" 'd["error"]["code"] == "ERR_PARSE" and d["error"]["file"] == "cut.plan.json" and d["error"]["line"] >= 1'; }
+check "errors in JSON" json_error
+
+# ---- greedy is known to fail here: the cold expert must be copied ----
+cat >"$work/k.model.json" <<'END'
+{"name":"k","num_hidden_layers":1,"moe_layers":[0],"num_experts":5,"num_experts_per_tok":1,"hidden_size":8,"moe_intermediate_size":8}
+END
+echo '{"load":[[16,12,11,15,0]]}' >"$work/k.json"
+cold() {
+    b import --from load-json k.json --model k.model.json -o k.blt 2>/dev/null &&
+        quiet b plan --model k.model.json --ranks 2 --slots 6 --trace k.blt -o k.plan.json &&
+        holds "$work/k.plan.json" 'sorted(map(sorted, d["layers"][0]["slots"])) == [[0, 2, 4], [1, 3, 4]]
+            and abs(d["layers"][0]["score"]["max_over_mean"] - 1) < 1e-9'
+}
+check "the cold expert is copied" cold
+
+# ---- real loads, all the way ----
+glm=$(cd "$shared" 2>/dev/null && pwd)
+if [ -r "$glm/routing/glm-5.2/chat.load.json" ]; then
+    config=$glm/configs/aiconfigurator/zai-org--GLM-5.2_config.json
+    way() {
+        for domain in chat news; do
+            b import --from load-json "$glm/routing/glm-5.2/$domain.load.json" --model "$config" -o $domain.blt || return 1
+            b plan --trace $domain.blt --model "$config" --topology hgx-h100:nodes=4 --slots 288 -o $domain.plan.json || return 1
+        done
+        b replay --trace news.blt --topology hgx-h100:nodes=4 chat.plan.json --json >"$work/r.json" &&
+            b diff chat.plan.json news.plan.json --topology hgx-h100:nodes=4 --json >"$work/d.json" &&
+            b export news.plan.json --to sglang -o news.json
+    }
+    check "real loads from import to export" quiet way
+    check "gap at most 0.1 %" holds "$work/chat.plan.json" 'sum(l["gap"] for l in d["layers"]) / 75 <= 0.001'
+    check "another domain is told apart" holds "$work/r.json" 'd["steps"] == 1 and d["plans"][0]["imbalance"]["mean"] > 1.4'
+    check "most of the copies would move" holds "$work/d.json" 'd["moves"] > 75 * 200 and d["seconds"]["value"] > 0'
+    check "78 rows of 288 slots" holds "$work/news.json" '[len(r) for r in d["physical_to_logical_map"]] == [288] * 78'
+else
+    skip "real loads from import to export" "no $shared"
+fi
+finish

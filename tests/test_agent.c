@@ -1,0 +1,407 @@
+/* Agents over the local transport with real stores. Each rank is a thread that serves steps: a word
+ * with all others (so that no rank is more than one step ahead), at_step, then a look at every
+ * expert it holds. */
+#include "tests/support/support.h"
+
+#include "core/mem.h"
+#include "core/progress.h"
+#include "core/rng.h"
+#include "rebalancer/agent.h"
+#include "rebalancer/messages.h"
+#include "runtime/transport_ops.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    RANKS = 4,
+    LAYERS = 3,
+    EXPERTS = 12,
+    SLOTS = 4,
+    SPARES = 2,
+    BUNDLE = 5000,
+    MAX_STEPS = 100000
+};
+static const int layer_ids[LAYERS] = {1, 2, 5};
+
+typedef struct cluster cluster;
+
+typedef struct rank {
+    cluster *cluster;
+    int self;
+    bl_store *store;
+    bl_transport *transport;
+    bl_agent *agent;
+    bl_agent_status status;
+    uint64_t *epochs; /* [MAX_STEPS] sum over layers, as seen in each step */
+    uint64_t n_steps;
+    bl_status result;
+    bl_error err;
+    pthread_t thread;
+} rank;
+
+struct cluster {
+    bl_agent_options options;
+    rank ranks[RANKS];
+    /* rank 0's orders, carried out in turn, each when the one before is over */
+    bl_placement *goals;
+    int n_goals;
+    int stop_after;    /* steps after which rank 0 aborts; 0: never */
+    int deaf_rank;     /* never calls its agent again after the first move began; -1: none */
+    int damaged_piece; /* this piece on channel MOVE is damaged; 0: none, -1: all */
+    int n_pieces;
+    bl_tx_outcome outcome;
+    char reason[BL_TX_REASON];
+    int n_moves;
+};
+
+static void fill_bundle(unsigned char *bundle, int layer, int expert) {
+    bl_rng rng;
+    bl_rng_seed(&rng, (uint64_t)(layer * 1000 + expert));
+    for (int i = 0; i < BUNDLE; i++)
+        bundle[i] = (unsigned char)bl_rng_next(&rng);
+}
+
+/* ---- a transport that damages a byte ---------------------------------------------------------- */
+
+static const bl_transport_ops *true_ops;
+static cluster *damaged_cluster;
+static pthread_mutex_t damage_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static bl_status damaging_send(bl_transport *transport, int peer, bl_channel channel, uint64_t mark,
+                               const void *data, size_t bytes, bl_error *err) {
+    static unsigned char copy[1 << 20];
+    if (channel != BL_CHANNEL_MOVE)
+        return true_ops->send(transport, peer, channel, mark, data, bytes, err);
+    pthread_mutex_lock(&damage_lock);
+    const int n = ++damaged_cluster->n_pieces, which = damaged_cluster->damaged_piece;
+    memcpy(copy, data, bytes);
+    if (which < 0 || which == n)
+        copy[BL_WIRE_CHUNK_BYTES + (bytes - BL_WIRE_CHUNK_BYTES) / 2] ^= 4;
+    const bl_status st = true_ops->send(transport, peer, channel, mark, copy, bytes, err);
+    pthread_mutex_unlock(&damage_lock);
+    return st;
+}
+
+static void damage_transports(cluster *c) {
+    static bl_transport_ops ops;
+    true_ops = c->ranks[0].transport->ops;
+    ops = *true_ops;
+    ops.send = damaging_send;
+    damaged_cluster = c;
+    for (int g = 0; g < RANKS; g++)
+        c->ranks[g].transport->ops = &ops;
+}
+
+/* ---- serving ---------------------------------------------------------------------------------- */
+
+static bl_status check_experts(rank *r, bl_error *err) {
+    unsigned char expected[BUNDLE];
+    uint64_t sum = 0;
+    for (int l = 0; l < LAYERS; l++) {
+        const bl_layer_placement *map = bl_store_map(r->store, layer_ids[l]);
+        sum += map->epoch;
+        BL_TRY(bl_layer_placement_check(map, NULL, err));
+        for (int slot = map->begin[r->self]; slot < map->begin[r->self + 1]; slot++) {
+            const int expert = map->expert[slot];
+            if (expert == BL_NO_EXPERT)
+                continue;
+            const void *bundle = bl_store_expert(r->store, layer_ids[l], expert);
+            fill_bundle(expected, layer_ids[l], expert);
+            if (bundle == NULL || memcmp(bundle, expected, BUNDLE) != 0)
+                return bl_fail_at(err, BL_ERR_INTERNAL, bl_at_expert(NULL, layer_ids[l], expert),
+                                  "rank %d serves something else", r->self);
+        }
+    }
+    r->epochs[r->n_steps++] = sum;
+    return BL_OK;
+}
+
+/* Rank 0's orders; false when there is nothing left to do. */
+static bl_status command(rank *r, int *next_goal, uint64_t *begun_at, bool *more, bl_error *err) {
+    cluster *c = r->cluster;
+    *more = true;
+    if (bl_agent_is_busy(r->agent)) {
+        if (c->stop_after > 0 && r->n_steps == *begun_at + (uint64_t)c->stop_after)
+            BL_TRY(bl_agent_stop(r->agent, "the operator says so", err));
+        return BL_OK;
+    }
+    bl_agent_get_status(r->agent, &r->status);
+    c->outcome = r->status.outcome;
+    snprintf(c->reason, sizeof c->reason, "%s", r->status.reason);
+    if (*next_goal > 0 && c->outcome != BL_TX_MOVED)
+        *more = false;
+    while (*more && !bl_agent_is_busy(r->agent)) {
+        *more = *next_goal < c->n_goals;
+        int n_moves = 0;
+        if (*more)
+            BL_TRY(bl_agent_apply(r->agent, &c->goals[(*next_goal)++], &n_moves, err));
+        c->n_moves += n_moves;
+        *begun_at = r->n_steps;
+    }
+    return BL_OK;
+}
+
+static bl_status serve(rank *r, bl_error *err) {
+    int next_goal = 0;
+    uint64_t begun_at = 0;
+    unsigned char going = 1;
+    for (uint64_t step = 0; step < MAX_STEPS; step++) {
+        bool more = true, all = true;
+        if (r->self == 0)
+            BL_TRY(command(r, &next_goal, &begun_at, &more, err));
+        going = more ? 1 : 0;
+        for (int g = 0; g < RANKS; g++)
+            BL_TRY(bl_transport_send(r->transport, g, BL_CHANNEL_STEP, step, &going, 1, err));
+        for (int g = 0; g < RANKS; g++) {
+            bl_message m;
+            BL_TRY(bl_transport_receive(r->transport, g, BL_CHANNEL_STEP, step, 30, &m, err));
+            all = all && m.data[0] == 1;
+            bl_message_free(&m);
+        }
+        if (r->self != r->cluster->deaf_rank)
+            BL_TRY(bl_agent_at_step(r->agent, step, err));
+        BL_TRY(check_experts(r, err));
+        if (!all)
+            return BL_OK;
+    }
+    return bl_fail(err, BL_ERR_TIMEOUT, "the plans did not come to an end");
+}
+
+static void *rank_main(void *user) {
+    rank *r = user;
+    r->result = serve(r, &r->err);
+    bl_agent_get_status(r->agent, &r->status);
+    return NULL;
+}
+
+/* ---- clusters --------------------------------------------------------------------------------- */
+
+static void random_placement(bl_rng *rng, bl_placement *out) {
+    bl_error err;
+    int slots[RANKS];
+    for (int g = 0; g < RANKS; g++)
+        slots[g] = SLOTS;
+    assert_ok(bl_placement_create(RANKS, EXPERTS, layer_ids, LAYERS, slots, out, &err));
+    for (int l = 0; l < LAYERS; l++) {
+        bl_layer_placement *layer = &out->layers[l];
+        for (int expert = 0; expert < EXPERTS; expert++) {
+            uint32_t slot;
+            do
+                slot = bl_rng_below(rng, RANKS * SLOTS);
+            while (layer->expert[slot] != BL_NO_EXPERT);
+            layer->expert[slot] = expert;
+        }
+        for (int slot = 0; slot < RANKS * SLOTS; slot++) {
+            const int expert = (int)bl_rng_below(rng, EXPERTS);
+            if (layer->expert[slot] == BL_NO_EXPERT &&
+                bl_layer_find(layer, slot / SLOTS, expert) < 0)
+                layer->expert[slot] = expert;
+        }
+    }
+}
+
+static void open_cluster(cluster *c, uint64_t seed, int n_goals) {
+    bl_error err;
+    bl_rng rng;
+    bl_placement initial;
+    bl_transport *handles[RANKS];
+    bl_rng_seed(&rng, seed);
+    *c = (cluster){.options = BL_AGENT_OPTIONS_INIT, .n_goals = n_goals, .deaf_rank = -1};
+    c->options.step_bytes = 8192; /* less than two bundles */
+    random_placement(&rng, &initial);
+    assert_ok(BL_CALLOC(c->goals, n_goals, &err));
+    for (int i = 0; i < n_goals; i++)
+        random_placement(&rng, &c->goals[i]);
+    assert_ok(bl_transport_local_open(RANKS, handles, &err));
+    for (int g = 0; g < RANKS; g++) {
+        rank *r = &c->ranks[g];
+        *r = (rank){.cluster = c, .self = g, .transport = handles[g], .err = BL_ERROR_INIT};
+        assert_ok(BL_CALLOC(r->epochs, MAX_STEPS, &err));
+        assert_ok(bl_store_create(&initial, g, BUNDLE, SPARES, &r->store, &err));
+        for (int l = 0; l < LAYERS; l++) {
+            const bl_layer_placement *map = bl_store_map(r->store, layer_ids[l]);
+            for (int slot = map->begin[g]; slot < map->begin[g + 1]; slot++) {
+                if (map->expert[slot] != BL_NO_EXPERT)
+                    fill_bundle(bl_store_slot(r->store, layer_ids[l], slot), layer_ids[l],
+                                map->expert[slot]);
+            }
+        }
+    }
+    bl_placement_free(&initial);
+}
+
+static void run_cluster(cluster *c) {
+    bl_error err;
+    for (int g = 0; g < RANKS; g++) {
+        rank *r = &c->ranks[g];
+        assert_ok(bl_agent_create(r->store, r->transport, layer_ids, LAYERS, &c->options, &r->agent,
+                                  &err));
+    }
+    for (int g = 0; g < RANKS; g++)
+        assert_int_equal(pthread_create(&c->ranks[g].thread, NULL, rank_main, &c->ranks[g]), 0);
+    for (int g = 0; g < RANKS; g++)
+        pthread_join(c->ranks[g].thread, NULL);
+    for (int g = 0; g < RANKS; g++) {
+        if (c->ranks[g].result < 0)
+            fail_msg("rank %d: %s", g, c->ranks[g].err.text);
+        assert_true(c->ranks[g].status.max_step_bytes <= (uint64_t)c->options.step_bytes);
+    }
+}
+
+/* All ranks served every step with the same epochs, and end with the same map and all spares. */
+static void check_cluster(const cluster *c) {
+    const rank *first = &c->ranks[0];
+    for (int g = 0; g < RANKS; g++) {
+        const rank *r = &c->ranks[g];
+        assert_true(r->n_steps == first->n_steps);
+        assert_memory_equal(r->epochs, first->epochs, sizeof *r->epochs * (size_t)r->n_steps);
+        assert_int_equal(bl_store_spares_free(r->store), SPARES);
+        for (int l = 0; l < LAYERS; l++) {
+            const bl_layer_placement *map = bl_store_map(r->store, layer_ids[l]);
+            const bl_layer_placement *other = bl_store_map(first->store, layer_ids[l]);
+            assert_int_equal(bl_layer_moves(map, other) + bl_layer_moves(other, map), 0);
+        }
+    }
+}
+
+static void close_cluster(cluster *c) {
+    for (int g = 0; g < RANKS; g++) {
+        bl_agent_free(c->ranks[g].agent);
+        bl_store_free(c->ranks[g].store);
+        bl_transport_close(c->ranks[g].transport);
+        free(c->ranks[g].epochs);
+    }
+    for (int i = 0; i < c->n_goals; i++)
+        bl_placement_free(&c->goals[i]);
+    free(c->goals);
+}
+
+/* ---- tests ------------------------------------------------------------------------------------ */
+
+static void test_twenty_plans(void **state) {
+    (void)state;
+    static cluster c;
+    open_cluster(&c, 7, 20);
+    const size_t before = bl_store_resident_bytes(c.ranks[0].store);
+    run_cluster(&c);
+    check_cluster(&c);
+    assert_int_equal(c.outcome, BL_TX_MOVED);
+    assert_in_range(c.n_moves, 400, 960);
+    uint64_t bytes = 0;
+    for (int g = 0; g < RANKS; g++)
+        bytes += c.ranks[g].status.sent_bytes;
+    assert_true(bytes >= (uint64_t)c.n_moves * BUNDLE);
+    assert_true(bytes <= (uint64_t)c.n_moves * (BUNDLE + 4 * BL_WIRE_CHUNK_BYTES));
+    for (int l = 0; l < LAYERS; l++)
+        assert_int_equal(
+            bl_layer_moves(bl_store_map(c.ranks[2].store, layer_ids[l]), &c.goals[19].layers[l]),
+            0);
+    assert_int_equal(bl_store_resident_bytes(c.ranks[0].store), before);
+    print_message(
+        "# %d moves in %llu steps, %llu holds, longest step %.3f ms, hold %.3f ms\n", c.n_moves,
+        (unsigned long long)c.ranks[0].n_steps, (unsigned long long)c.ranks[0].status.holds,
+        (double)c.ranks[0].status.max_step_ns * 1e-6, (double)c.ranks[0].status.max_hold_ns * 1e-6);
+    close_cluster(&c);
+}
+
+/* One damaged byte: the bundle is sent again, and the plan is carried out. */
+static void test_one_damaged_byte_is_repaired(void **state) {
+    (void)state;
+    static cluster c;
+    open_cluster(&c, 8, 3);
+    c.damaged_piece = 9;
+    damage_transports(&c);
+    run_cluster(&c);
+    check_cluster(&c);
+    assert_int_equal(c.outcome, BL_TX_MOVED);
+    close_cluster(&c);
+}
+
+/* Damage that comes back: aborted by verify, the old placement serves on. */
+static void test_damage_is_caught_and_the_old_placement_serves(void **state) {
+    (void)state;
+    static cluster c;
+    open_cluster(&c, 9, 1);
+    c.damaged_piece = -1;
+    damage_transports(&c);
+    run_cluster(&c);
+    check_cluster(&c);
+    assert_int_equal(c.outcome, BL_TX_ABORTED);
+    bl_test_has(c.reason, "arrived damaged twice");
+    for (int l = 0; l < LAYERS; l++)
+        assert_int_equal(bl_store_map(c.ranks[1].store, layer_ids[l])->epoch, 0);
+    close_cluster(&c);
+}
+
+static void test_the_operator_aborts(void **state) {
+    (void)state;
+    static cluster c;
+    open_cluster(&c, 10, 1);
+    c.stop_after = 25;
+    run_cluster(&c);
+    check_cluster(&c);
+    assert_int_equal(c.outcome, BL_TX_ABORTED);
+    assert_string_equal(c.reason, "the operator says so");
+    const bl_agent_status *s = &c.ranks[0].status;
+    assert_in_range(s->waves_done, 1, s->n_waves - 1);
+    assert_true(s->moves_done > 0 && s->moves_done < s->n_moves);
+    close_cluster(&c);
+}
+
+/* A rank whose agent never looks: aborted by the deadline, naming it. */
+static void test_a_rank_that_never_polls(void **state) {
+    (void)state;
+    static cluster c;
+    open_cluster(&c, 11, 1);
+    c.deaf_rank = 2;
+    c.options.transaction.agree_ns = 100000000;
+    run_cluster(&c);
+    check_cluster(&c);
+    assert_int_equal(c.outcome, BL_TX_ABORTED);
+    bl_test_has(c.reason, "rank 2 did not answer the plan before the deadline");
+    close_cluster(&c);
+}
+
+static void test_refusals(void **state) {
+    (void)state;
+    static cluster c;
+    bl_error err;
+    bl_agent *agent;
+    int n_moves;
+    open_cluster(&c, 12, 1);
+    bl_agent_options options = BL_AGENT_OPTIONS_INIT;
+    options.step_bytes = 100;
+    assert_fails(bl_agent_create(c.ranks[0].store, c.ranks[0].transport, layer_ids, LAYERS,
+                                 &options, &agent, &err),
+                 BL_ERR_RANGE, "too few to move");
+    options = BL_AGENT_OPTIONS_INIT;
+    assert_fails(bl_agent_create(c.ranks[0].store, c.ranks[0].transport, (const int[]){1, 3}, 2,
+                                 &options, &agent, &err),
+                 BL_ERR_SHAPE, "does not hold this layer");
+    for (int g = 0; g < 2; g++)
+        assert_ok(bl_agent_create(c.ranks[g].store, c.ranks[g].transport, layer_ids, LAYERS,
+                                  &options, &c.ranks[g].agent, &err));
+    assert_fails(bl_agent_apply(c.ranks[1].agent, &c.goals[0], &n_moves, &err), BL_ERR_STATE,
+                 "ask rank 0");
+    assert_fails(bl_agent_stop(c.ranks[0].agent, "x", &err), BL_ERR_STATE, "no move is under way");
+    assert_ok(bl_agent_apply(c.ranks[0].agent, &c.goals[0], &n_moves, &err));
+    assert_true(bl_agent_is_busy(c.ranks[0].agent) && n_moves > 0);
+    assert_fails(bl_agent_apply(c.ranks[0].agent, &c.goals[0], &n_moves, &err), BL_ERR_STATE,
+                 "another move is under way");
+    close_cluster(&c);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_twenty_plans),
+        cmocka_unit_test(test_one_damaged_byte_is_repaired),
+        cmocka_unit_test(test_damage_is_caught_and_the_old_placement_serves),
+        cmocka_unit_test(test_the_operator_aborts),
+        cmocka_unit_test(test_a_rank_that_never_polls),
+        cmocka_unit_test(test_refusals),
+    };
+    return cmocka_run_group_tests_name("agent", tests, NULL, NULL);
+}

@@ -1,0 +1,164 @@
+/* Statistics of a trace, with values by hand. */
+#include "tests/support/support.h"
+
+#include "tracer/blt.h"
+#include "tracer/ledger.h"
+#include "tracer/stat.h"
+#include "tracer/steps.h"
+
+#include <math.h>
+
+static const int32_t golden[] = {0, 2, 0, 2, 0, 1, 1, 3}; /* rows 3, 2, 2, 1 */
+
+static void write_trace(const char *path) {
+    bl_error err;
+    bl_trace_info info;
+    bl_blt_writer *writer;
+    assert_ok(bl_trace_info_create("hand", (int[]){3, 4}, 2, 4, 2, "test", &info, &err));
+    assert_ok(bl_blt_create(path, &info, false, &writer, &err));
+    const int32_t with_empty[] = {0, -1, 2, 3};
+    for (int step = 0; step < 3; step++) {
+        for (int layer = 3; layer <= 4; layer++) {
+            const bool last = step == 2;
+            if (last && layer == 4) /* the last step lacks layer 4 */
+                continue;
+            const bl_record record = {.step = (uint64_t)step * 10,
+                                      .layer = layer,
+                                      .phase = last ? BL_PHASE_PREFILL : BL_PHASE_DECODE,
+                                      .n_ids = 4,
+                                      .k = 2,
+                                      .n_tokens = last ? 2 : 4,
+                                      .ids = last ? with_empty : golden};
+            assert_ok(bl_blt_write(writer, &record, &err));
+        }
+    }
+    const bl_record dummy = {.step = 20,
+                             .layer = 3,
+                             .rank = 1,
+                             .phase = BL_PHASE_DECODE,
+                             .flags = BL_RECORD_DUMMY,
+                             .n_ids = 4,
+                             .k = 2,
+                             .n_tokens = 4,
+                             .dropped = 5,
+                             .ids = golden};
+    assert_ok(bl_blt_write(writer, &dummy, &err));
+    assert_ok(bl_blt_close(writer, &err));
+    bl_trace_info_free(&info);
+}
+
+static void by_hand(void **state) {
+    (void)state;
+    bl_error err;
+    bl_stat stat;
+    const char *path = bl_test_temp("hand.blt");
+    write_trace(path);
+    assert_ok(bl_stat_read(path, -1, &stat, &err));
+    assert_int_equal(stat.steps, 3);
+    assert_int_equal(stat.tokens, 10);
+    assert_int_equal(stat.phase_tokens[BL_PHASE_DECODE], 8);
+    assert_int_equal(stat.phase_tokens[BL_PHASE_PREFILL], 2);
+    assert_int_equal(stat.records, 6);
+    assert_int_equal(stat.dummy_records, 1);
+    assert_int_equal(stat.dropped, 5);
+    assert_true(stat.complete);
+    const bl_stat_layer *three = &stat.layers[0], *four = &stat.layers[1];
+    assert_int_equal(three->layer, 3);
+    assert_int_equal(three->assignments, 8 + 8 + 3);
+    assert_int_equal(three->empty, 1);
+    assert_int_equal(three->tokens, 10);
+    assert_true(three->conserved);
+    assert_int_equal(three->hottest, 0);
+    assert_true(fabs(three->max_over_mean_experts - 7.0 / (19.0 / 4)) < 1e-12);
+    assert_int_equal(four->assignments, 16);
+    assert_false(four->conserved);
+    bl_test_has(four->why, "step 20, rank 0: 0 tokens where other layers saw 2");
+    assert_int_equal(four->n_idle, 0);
+    bl_stat_free(&stat);
+    assert_ok(bl_stat_read(path, BL_PHASE_DECODE, &stat, &err));
+    assert_int_equal(stat.tokens, 8);
+    assert_int_equal(stat.steps, 2);
+    assert_true(stat.layers[1].conserved);
+    assert_true(fabs(stat.layers[1].max_over_mean_experts - 1.5) < 1e-12);
+    bl_stat_free(&stat);
+    assert_fails(bl_stat_read(path, BL_PHASE_VERIFY, &stat, &err), BL_ERR_CONSERVATION, "phase");
+}
+
+static void usual_values(void **state) {
+    (void)state;
+    uint64_t a[] = {10, 20, 20, 10, 20}, b[] = {0, 0, 0, 7}, c[] = {3, 5}, d[] = {0, 0};
+    assert_int_equal(bl_usual_value(a, 5), 20);
+    assert_int_equal(bl_usual_value(b, 4), 7);
+    assert_int_equal(bl_usual_value(c, 2), 5);
+    assert_int_equal(bl_usual_value(d, 2), 0);
+}
+
+/* Micro-batches of one step add up; ranks that interleave are kept apart. */
+static void ledger_over_ranks_and_micro_batches(void **state) {
+    (void)state;
+    bl_error err;
+    bl_trace_info info;
+    bl_ledger *ledger;
+    assert_ok(bl_trace_info_create("m", (int[]){0, 1}, 2, 4, 2, "test", &info, &err));
+    assert_ok(bl_ledger_create(&info, &ledger, &err));
+    for (uint64_t step = 0; step < 3; step++) {
+        for (int part = 0; part < 2; part++) {
+            for (int rank = 0; rank < 2; rank++) {
+                for (int layer = 0; layer < 2; layer++) {
+                    const uint64_t tokens = 5 + (uint64_t)part + (uint64_t)rank;
+                    const bl_record record = {.step = step,
+                                              .layer = layer,
+                                              .rank = rank,
+                                              .phase = BL_PHASE_MIXED,
+                                              .k = 2,
+                                              .n_tokens = tokens};
+                    assert_ok(bl_ledger_add(ledger, &record, tokens * 2, &err));
+                }
+            }
+        }
+    }
+    bl_ledger_finish(ledger);
+    assert_null(bl_ledger_why_bad(ledger, 0));
+    assert_null(bl_ledger_why_bad(ledger, 1));
+    assert_int_equal(bl_ledger_tokens(ledger), 3 * (5 + 6 + 6 + 7));
+    bl_ledger_free(ledger);
+    bl_trace_info_free(&info);
+}
+
+static void step_sets(void **state) {
+    (void)state;
+    bl_error err;
+    bl_steps steps = {0};
+    const uint64_t order[] = {5, 3, 4, 100, 5, 2, 101, 99, UINT64_MAX, 0};
+    for (size_t i = 0; i < sizeof order / sizeof order[0]; i++)
+        assert_ok(bl_steps_add(&steps, 0, order[i], &err));
+    assert_ok(bl_steps_add(&steps, 1, 0, &err));
+    assert_int_equal(steps.n, 5); /* 0, 2..5, 99..101, max, run 1 */
+    assert_int_equal(bl_steps_number(&steps), 10);
+    const uint64_t ascending[] = {0, 2, 3, 4, 5, 99, 100, 101, UINT64_MAX};
+    for (uint64_t i = 0; i < 9; i++) {
+        uint64_t position = 0, step = 0;
+        uint32_t run = 7;
+        assert_true(bl_steps_position(&steps, 0, ascending[i], &position));
+        assert_int_equal(position, i);
+        bl_steps_at(&steps, i, &run, &step);
+        assert_int_equal(run, 0);
+        assert_true(step == ascending[i]);
+    }
+    uint64_t position = 0;
+    assert_true(bl_steps_position(&steps, 1, 0, &position));
+    assert_int_equal(position, 9);
+    assert_false(bl_steps_position(&steps, 0, 1, &position));
+    assert_false(bl_steps_position(&steps, 2, 0, &position));
+    bl_steps_free(&steps);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(by_hand),
+        cmocka_unit_test(usual_values),
+        cmocka_unit_test(ledger_over_ranks_and_micro_batches),
+        cmocka_unit_test(step_sets),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
