@@ -42,14 +42,12 @@ enum {
 };
 
 /* Columns of a RECS chunk in order: name, bytes for each record (0: a body, of varying size). */
-#define BL_BLT_COLUMNS(X)                                                              \
-    X(RUN, 4)                                                                          \
-    X(STEP, 8)                                                                         \
-    X(LAYER, 4)                                                                        \
-    X(RANK, 4)                                                                         \
-    X(PHASE, 1) X(FLAGS, 2) X(WIDTH, 1) X(K, 2) X(EPOCH, 8) X(N_IDS, 4) X(N_TOKENS, 8) \
-        X(N_EMPTY, 8) X(DROPPED, 8) X(EMPTIES, 0) X(IDS, 0) X(WEIGHTS, 0) X(STAGES, 0) \
-            X(COUNTS, 0)
+/* clang-format off */
+#define BL_BLT_COLUMNS(X)                                                            \
+    X(RUN, 4) X(STEP, 8) X(LAYER, 4) X(RANK, 4) X(PHASE, 1) X(FLAGS, 2) X(WIDTH, 1)   \
+    X(K, 2) X(EPOCH, 8) X(N_IDS, 4) X(N_TOKENS, 8) X(N_EMPTY, 8) X(DROPPED, 8)        \
+    X(EMPTIES, 0) X(IDS, 0) X(WEIGHTS, 0) X(STAGES, 0) X(COUNTS, 0)
+/* clang-format on */
 
 typedef enum bl_blt_column {
 #define BL_BLT_COLUMN_ENUM(name, bytes) BL_COL_##name,
