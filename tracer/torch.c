@@ -422,6 +422,43 @@ static bl_status stop(bl_torch *t, bl_error *err) {
     return pop(t, &t->root, err);
 }
 
+/* Opcodes that act on what is on the stack. */
+static bl_status operate(bl_torch *t, int op, bl_error *err) {
+    switch (op) {
+    case 't': /* TUPLE */
+        return tuple_above_mark(t, err);
+    case 0x85: /* TUPLE1 */
+    case 0x86: /* TUPLE2 */
+    case 0x87: /* TUPLE3 */
+        return tuple(t, (size_t)(op - 0x84), err);
+    case 'u': /* SETITEMS */
+        return collect(t, BL_TORCH_DICT, err);
+    case 'e': /* APPENDS */
+        return collect(t, BL_TORCH_LIST, err);
+    case 's': /* SETITEM */
+        return collect_one(t, BL_TORCH_DICT, 2, err);
+    case 'a': /* APPEND */
+        return collect_one(t, BL_TORCH_LIST, 1, err);
+    case 'q': /* BINPUT */
+    case 'r': /* LONG_BINPUT */
+    case 'h': /* BINGET */
+    case 'j': /* LONG_BINGET */
+        return memo_op(t, op, err);
+    case 'Q': /* BINPERSID */
+        return push_storage(t, err);
+    case 'R': /* REDUCE */
+        return reduce(t, err);
+    case '.': /* STOP */
+        return stop(t, err);
+    default:
+        return bl_fail_at(err, BL_ERR_UNSUPPORTED, bl_at(t->path),
+                          "data.pkl, byte %zu: opcode 0x%02x is not one torch.save needs for plain "
+                          "data",
+                          (size_t)(t->at - t->start) - 1, op);
+    }
+}
+
+/* Opcodes that push something new; all others go to operate(). */
 static bl_status step(bl_torch *t, int op, bl_error *err) {
     switch (op) {
     case 0x80: /* PROTO */
@@ -453,36 +490,8 @@ static bl_status step(bl_torch *t, int op, bl_error *err) {
         return push_string(t, err);
     case 'c': /* GLOBAL */
         return push_global(t, err);
-    case 't': /* TUPLE */
-        return tuple_above_mark(t, err);
-    case 0x85: /* TUPLE1 */
-    case 0x86: /* TUPLE2 */
-    case 0x87: /* TUPLE3 */
-        return tuple(t, (size_t)(op - 0x84), err);
-    case 'u': /* SETITEMS */
-        return collect(t, BL_TORCH_DICT, err);
-    case 'e': /* APPENDS */
-        return collect(t, BL_TORCH_LIST, err);
-    case 's': /* SETITEM */
-        return collect_one(t, BL_TORCH_DICT, 2, err);
-    case 'a': /* APPEND */
-        return collect_one(t, BL_TORCH_LIST, 1, err);
-    case 'q': /* BINPUT */
-    case 'r': /* LONG_BINPUT */
-    case 'h': /* BINGET */
-    case 'j': /* LONG_BINGET */
-        return memo_op(t, op, err);
-    case 'Q': /* BINPERSID */
-        return push_storage(t, err);
-    case 'R': /* REDUCE */
-        return reduce(t, err);
-    case '.': /* STOP */
-        return stop(t, err);
     default:
-        return bl_fail_at(err, BL_ERR_UNSUPPORTED, bl_at(t->path),
-                          "data.pkl, byte %zu: opcode 0x%02x is not one torch.save needs for plain "
-                          "data",
-                          (size_t)(t->at - t->start) - 1, op);
+        return operate(t, op, err);
     }
 }
 
