@@ -28,6 +28,14 @@ const char *bl_status_name(int status) {
     }
 }
 
+/* A message is one line, whatever names and excerpts of an input it quotes. */
+static void flatten(char *text) {
+    for (; *text != '\0'; text++) {
+        if ((unsigned char)*text < 0x20 || *text == 0x7f)
+            *text = '?';
+    }
+}
+
 static void record(bl_error *err, bl_status code, bl_where where, const char *format, va_list args)
     BL_PRINTF(4, 0);
 
@@ -41,6 +49,7 @@ static void record(bl_error *err, bl_status code, bl_where where, const char *fo
                       .layer = where.layer,
                       .expert = where.expert};
     vsnprintf(err->text, sizeof err->text, format, args);
+    flatten(err->text);
     if (where.file != NULL)
         snprintf(err->file, sizeof err->file, "%s", where.file);
 }

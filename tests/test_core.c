@@ -29,6 +29,13 @@ static void first_error_wins(void **state) {
     assert_string_equal(bl_status_string(-12345), "unknown status");
 }
 
+static void messages_are_one_line(void **state) {
+    (void)state;
+    bl_error err = BL_ERROR_INIT;
+    bl_fail(&err, BL_ERR_PARSE, "tensor %s", "a\nb\x1b[0m \xc3\xa9");
+    assert_string_equal(err.text, "tensor a?b?[0m \xc3\xa9");
+}
+
 static void sizes_are_checked(void **state) {
     (void)state;
     size_t out = 7;
@@ -303,11 +310,17 @@ static void digests_are_stable(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(first_error_wins),          cmocka_unit_test(sizes_are_checked),
-        cmocka_unit_test(rng_is_reproducible),       cmocka_unit_test(options_are_parsed),
-        cmocka_unit_test(wrong_options_are_refused), cmocka_unit_test(json_is_strict),
-        cmocka_unit_test(csv_rows_have_lines),       cmocka_unit_test(npy_round_trip),
-        cmocka_unit_test(npy_images_are_checked),    cmocka_unit_test(files_are_whole_or_absent),
+        cmocka_unit_test(first_error_wins),
+        cmocka_unit_test(messages_are_one_line),
+        cmocka_unit_test(sizes_are_checked),
+        cmocka_unit_test(rng_is_reproducible),
+        cmocka_unit_test(options_are_parsed),
+        cmocka_unit_test(wrong_options_are_refused),
+        cmocka_unit_test(json_is_strict),
+        cmocka_unit_test(csv_rows_have_lines),
+        cmocka_unit_test(npy_round_trip),
+        cmocka_unit_test(npy_images_are_checked),
+        cmocka_unit_test(files_are_whole_or_absent),
         cmocka_unit_test(digests_are_stable),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
