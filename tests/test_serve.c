@@ -124,6 +124,7 @@ typedef struct serving {
     uint64_t seed;        /* of the commits, 0: none */
     uint64_t stop_at;     /* step at which rank 1's hook says stop */
     int n_commits;        /* of rank 0 */
+    int n_heard;          /* steps rank 1's hook was in */
 } serving;
 
 static bl_status serve(bl_test_rank *rank, bl_error *err) {
@@ -332,7 +333,9 @@ static bl_status speak(void *user, uint64_t step, bl_step_note *mine, bl_error *
 
 static bl_status hear(void *user, uint64_t step, const bl_step_note *notes, int n_ranks,
                       bl_error *err) {
+    serving *s = hooked->user;
     (void)user;
+    s->n_heard += hooked->rank == 1;
     for (int r = 0; r < n_ranks; r++)
         if (notes[r].user[0] != 40 + r)
             return bl_fail(err, BL_ERR_INTERNAL, "step %d: rank %d's note is not here", (int)step,
@@ -356,6 +359,7 @@ static void idle_ranks_stay_in_step(void **state) {
     run_serving(&placement, &options, &s);
     assert_int_equal(s.logs[1].n_completions, 0);
     assert_int_equal(s.logs[1].n_steps, 5); /* empty steps leave no record */
+    assert_int_equal(s.n_heard, 101);       /* 100 busy ones and the one that ends it */
     assert_int_equal(s.logs[0].completions[0].n_tokens, 5);
     free_logs(&s);
     bl_placement_free(&placement);

@@ -21,19 +21,18 @@ four_processes() {
 }
 check "run -n 4 is four processes" four_processes
 
-# Start a run that goes on until it is stopped; sets `launcher` and `pids`.
-start_long_run() { # RANKS OPTION...
-    local ranks=$1
-    shift
-    "$ballast" run --model $model -n "$ranks" --prompts $model/prompts/mixed.txt --repeat 1000000 "$@" \
-        >"$work/long.out" 2>"$work/long.err" &
+# Start a run that goes on until it is stopped, and wait until it serves, which shows in its trace;
+# sets `launcher` and `pids`.
+start_long_run() { # RANKS
+    rm -f "$work/long.blt"
+    "$ballast" run --model $model -n "$1" --prompts $model/prompts/mixed.txt --repeat 1000000 \
+        --record "$work/long.blt" >"$work/long.out" 2>"$work/long.err" &
     launcher=$!
-    for _ in $(seq 200); do
-        pids=$(cat /proc/$launcher/task/*/children 2>/dev/null)
-        [ "$(wc -w <<<"$pids")" -eq "$ranks" ] && break
-        sleep 0.05
+    for _ in $(seq 600); do
+        [ "$(stat -c %s "$work/long.blt" 2>/dev/null || echo 0)" -gt 2000 ] && break
+        sleep 0.1
     done
-    sleep 1 # into serving
+    pids=$(cat /proc/$launcher/task/*/children)
 }
 stop_long_run() {
     kill -TERM $launcher
@@ -65,6 +64,18 @@ check "an interrupted run ends well" stop_long_run
 stopped() { grep -q "stopped with [0-9]* of [0-9]*000000 continuations complete" "$work/long.err"; }
 check "it says how far it came" stopped
 
+start_long_run 3
+victim=$(awk '{print $2}' <<<"$pids")
+kill -KILL "$victim"
+lost_rank() {
+    wait $launcher
+    [ $? -eq 1 ] && [ "$(wc -l <"$work/long.err")" -eq 1 ] && grep -q "signal 9" "$work/long.err" &&
+        [ ! -s "$work/long.out" ]
+}
+check "a rank that is killed ends the run with one line that says so" lost_rank
+left_over() { for pid in $pids; do [ -e "/proc/$pid" ] && return 0; done; return 1; }
+check "no rank outlives its run" eval '! left_over'
+
 # ---- the same bits --------------------------------------------------------------------------
 
 logits "$work/1.npy" -n 1 --topk "$work/topk.npy"
@@ -91,6 +102,13 @@ check "texts on four ranks equal those on one" cmp -s "$work/texts.1" "$work/tex
 run -n 2 --repeat 2 --prompts $reference/prompts.txt --max-tokens 64 >"$work/texts.2"
 twice() { cat "$work/texts.1"; echo ---; cat "$work/texts.1"; }
 check "--repeat serves the list again" cmp -s "$work/texts.2" <(twice)
+
+run -n 2 --prompts $model/prompts/chinese.txt --max-tokens 20 --json >"$work/chinese.json"
+cut_characters() { # 20 bytes are six characters of three bytes and a piece of one
+    [ "$(grep -oF $'\xef\xbf\xbd' "$work/chinese.json" | wc -l)" -ge 2 ] &&
+        grep -qF '"texts":["到可以参数可' "$work/chinese.json"
+}
+check "pieces of characters are replaced in JSON texts" cut_characters
 
 # ---- plans ----------------------------------------------------------------------------------
 
