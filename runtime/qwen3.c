@@ -1,7 +1,7 @@
 #include "runtime/qwen3.h"
 
 #include "core/mem.h"
-#include "runtime/safetensors.h"
+#include "core/safetensors.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* The checkpoint reader: what it reads, and what it refuses. */
 #include "tests/support/support.h"
 
+#include "core/safetensors.h"
 #include "runtime/qwen3.h"
-#include "runtime/safetensors.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* Checkpoint headers from anywhere: whatever the bytes, reading ends in tensors that tile the data
  * and are found by their names, or in one clear message. Input: a header, then the tensors' data.
  */
-#include "runtime/safetensors.h"
+#include "core/safetensors.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-#include "runtime/safetensors.h"
+#include "core/safetensors.h"
 
 #include "core/json.h"
 #include "core/mem.h"

@@ -1,5 +1,6 @@
 /*
- * safetensors.h: a reader of .safetensors checkpoints that touches only what it is asked for.
+ * safetensors.h: a reader of .safetensors files (checkpoints, statistics) that touches only what it
+ * is asked for.
  *
  *     byte 0      8               8 + header bytes                          end of file
  *          +------+---------------+------------------------------------------+
@@ -17,8 +18,8 @@
  * All numbers are little-endian, as on the machines we run on. Sharded checkpoints (an index over
  * several files) are not read. A reader belongs to one thread.
  */
-#ifndef BL_RUNTIME_SAFETENSORS_H
-#define BL_RUNTIME_SAFETENSORS_H
+#ifndef BL_CORE_SAFETENSORS_H
+#define BL_CORE_SAFETENSORS_H
 
 #include "core/status.h"
 
