@@ -10,10 +10,15 @@
  *     bl_tracer *tracer = NULL;
  *     bl_trace_options options = BL_TRACE_OPTIONS_INIT;
  *     options.model = "my-model"; options.n_experts = 256; options.top_k = 8;
- *     options.layers = moe_layers; options.n_layers = 58; options.rank = rank; options.n_ranks =
- * 32; bl_trace_open("my-model.0", &options, &tracer); for each step: bl_trace_step_begin(tracer,
- * step, BL_PHASE_DECODE, 0); for each MoE layer: bl_trace_push(tracer, layer, topk_ids, sizeof
- * *topk_ids, n_tokens, row_bytes); bl_trace_step_end(tracer); bl_trace_close(tracer);
+ *     options.layers = moe_layers; options.n_layers = 58;
+ *     options.rank = rank; options.n_ranks = 32;
+ *     bl_trace_open("my-model.0", &options, &tracer);
+ *     for each step:
+ *         bl_trace_step_begin(tracer, step, BL_PHASE_DECODE, 0);
+ *         for each MoE layer:
+ *             bl_trace_push(tracer, layer, topk_ids, sizeof *topk_ids, n_tokens, row_bytes);
+ *         bl_trace_step_end(tracer);
+ *     bl_trace_close(tracer);
  *
  * Layers are decoder-layer ids (0-based over all decoder layers), ids are logical experts as the
  * router picked them; -1 is an empty top-k slot. Only valid tokens are pushed, never padding.
@@ -66,11 +71,11 @@ typedef struct bl_trace_options {
 #define BL_TRACE_OPTIONS_INIT \
     { sizeof(bl_trace_options), "", 0, 0, NULL, 0, 0, 1, 0, 0 }
 
+/* After each step: pushed = kept + dropped. */
 typedef struct bl_trace_counters {
     uint64_t pushed; /* records offered by bl_trace_push() */
     uint64_t kept;   /* records of steps that went into the ring */
-    uint64_t
-        dropped; /* records of steps that found it full; pushed = kept + dropped after a step */
+    uint64_t dropped; /* records of steps that found it full */
 } bl_trace_counters;
 
 /* Create the ring `name` (letters, digits, '.', '_' and '-', at most 64). A ring of that name left

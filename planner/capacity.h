@@ -6,9 +6,9 @@
  *     slots S         over all ranks, per MoE layer
  *     redundant R     the same with S = experts + R
  *     redundant auto  the smallest number of slots per rank that is the same on all ranks and
- * leaves at least one spare copy over the ranks that serve (E = 256 on 3 ranks: 86 each, R = 2; on
- * 32 ranks: 9 each, R = 32) a list          slots of each rank; with S given too, it must add up to
- * it
+ *                     leaves at least one spare copy over the ranks that serve (E = 256 on 3
+ *                     ranks: 86 each, R = 2; on 32 ranks: 9 each, R = 32)
+ *     a list          slots of each rank; with S given too, it must add up to it
  *
  * S that does not divide is laid out unevenly, the first ranks taking one more (30 slots on 8
  * ranks: 4,4,4,4,4,4,3,3). Nothing is rounded quietly: `uneven` says so and even_redundant names

@@ -8,10 +8,10 @@
  *               / FLOP rate ), summed over the rank's copies. In decode the first term rules: a
  *               copy costs its weights whatever it serves. (n < 1 is the chance that it is used.)
  *     dispatch  every expert row travels by itself (k rows a token). The trace of loads does not
- * say where a token was born, so its rows come evenly from all ranks: rank g receives rows_g, of
- * which (G - 1) / G cross a link. The slowest port decides, of a rank (one message at a time, the
- * bandwidth of each pair) or of a domain (its ports shared). combine   the same rows, the other
- * way.
+ *               say where a token was born, so its rows come evenly from all ranks: rank g receives
+ *               rows_g, of which (G - 1) / G cross a link. The slowest port decides, of a rank (one
+ *               message at a time, the bandwidth of each pair) or of a domain (its ports shared).
+ *     combine   the same rows, the other way.
  *
  * Shared experts, attention and kernel launches are left out: they are the same under every
  * placement, and a saving is a difference. What comes out is a model and is labelled so wherever it

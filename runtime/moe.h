@@ -2,8 +2,8 @@
  * moe.h: one MoE layer over all ranks, as seen by one of them: six stages, six functions, six
  * timers.
  *
- *     route      router logits -> the top-k experts of each of this rank's tokens, and their
- * weights permute    copy each (token, expert) row into the message of the rank that serves it
+ *     route      router logits -> the top-k experts of this rank's tokens, and their weights
+ *     permute    copy each (token, expert) row into the message of the rank that serves it
  *     dispatch   exchange messages: rows go to where their experts are
  *     experts    every received row through its expert; rows of one expert together (grouped GEMM)
  *     combine    exchange messages: results go back to where their tokens are

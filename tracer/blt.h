@@ -25,14 +25,17 @@
  *
  *     RECS       R records, column by column:
  *                run u32, step u64, layer i32, rank i32, phase u8, flags u16, id width u8, k u16,
- * epoch u64, id space n u32, tokens u64, empty slots u64, dropped u64; then the bodies, each for
- * all records in turn: bitmaps of empty slots (bit j of a record: row-major slot j is empty;
- * present only where there are some), ids of the slots that are not empty (width 1 when n <= 256, 2
- * when n <= 65536, else 4), weights (2 bytes a slot, binary16), stage times (six u64), counts (n
- * u64) MAPS       layer i32, epoch u64, ranks u32, experts u32, first slot of each rank and the end
- * u32, expert of each slot i32 (-1: empty); comes before the first record that needs it INDX for
- * each chunk: offset u64, kind u32, items u32, lowest and highest step u64; then u64 records and
- * u64 dropped, those lost after the last record included footer     0   8  offset of the INDX frame
+ *                epoch u64, id space n u32, tokens u64, empty slots u64, dropped u64;
+ *                then the bodies, each for all records in turn:
+ *                bitmaps of empty slots (bit j: row-major slot j is empty; only where there are
+ *                some), ids of the slots that are not empty (width 1 when n <= 256, 2 when
+ *                n <= 65536, else 4), weights (2 bytes a slot, binary16), stage times (six u64),
+ *                counts (n u64)
+ *     MAPS       layer i32, epoch u64, ranks u32, experts u32, first slot of each rank and the end
+ *                u32, expert of each slot i32 (-1: empty); before the first record that needs it
+ *     INDX       for each chunk: offset u64, kind u32, items u32, lowest and highest step u64;
+ *                then u64 records and u64 dropped, those lost after the last record included
+ *     footer     0   8  offset of the INDX frame
  *                8   8  "\nBLTEND\n"
  *
  * No id is reserved: with 256 experts, 255 is an expert, and empty slots are in the bitmap.

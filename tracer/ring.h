@@ -6,9 +6,10 @@
  *
  *          tail (consumer)        head (producer, published)     write (producer, private)
  *            v                      v                               v
- *     [......|==entry==|==entry==|==|--entry of the open step--|...]        positions only grow;
- *      free     readable by the consumer     not yet visible         the place is position mod
- * capacity
+ *     [......|==entry==|==entry==|==|--entry of the open step--|......]
+ *      free   readable by the consumer         not yet visible
+ *
+ * Positions only grow; a position's place in memory is position mod capacity.
  *
  * The producer writes the entries of a step behind `head` and publishes them together with one
  * store, or rewinds to `head` when one does not fit: a step is kept whole or dropped whole. It

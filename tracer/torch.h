@@ -4,8 +4,9 @@
  * Such a file is a zip of stored (not compressed) entries: <stem>/data.pkl, a pickle of protocol 2
  * that describes objects, and <stem>/data/<key>, the raw bytes of each tensor's storage.
  *
- *     file.pt = zip { stem/data.pkl   {"rank": 0, "logical_count": tensor(storage "0", shape,
- * strides)} stem/data/0     little-endian items stem/byteorder  "little" (newer versions)  ... }
+ *     file.pt = zip { stem/data.pkl   {"rank": 0, "logical_count": tensor("0", shape, strides)}
+ *                     stem/data/0     little-endian items
+ *                     stem/byteorder  "little" (newer versions)  ... }
  *
  * A pickle is a program that may call anything. This reader runs a closed subset: dicts, lists,
  * tuples, numbers, strings, None, and the few calls that rebuild a tensor. Every other opcode and
