@@ -5,8 +5,7 @@
 #include <limits.h>
 #include <string.h>
 
-/* ---- laying a placement over the current one ---------------------------------------------------
- */
+/* ---- laying a placement over the current one ------------------------------------------------ */
 
 /* Copies that would stay if the content of rank `from` went to rank `to`. */
 static int overlap(const bl_holds *now, const bl_layer_placement *placement, int from, int to) {

@@ -55,8 +55,7 @@ static double max2(double a, double b) {
     return a > b ? a : b;
 }
 
-/* ---- exact scores of proposals -----------------------------------------------------------------
- */
+/* ---- exact scores of proposals -------------------------------------------------------------- */
 
 static double objective_after_swap(const annealer *an, int p, int q) {
     const bl_state *state = an->state;
@@ -152,8 +151,7 @@ static double objective_after_replace(annealer *an, int p, int expert) {
     return sum;
 }
 
-/* ---- proposals ---------------------------------------------------------------------------------
- */
+/* ---- proposals ------------------------------------------------------------------------------ */
 
 static int random_slot(annealer *an) {
     return (int)bl_rng_below(an->rng, (uint32_t)an->state->n_slots);
@@ -222,8 +220,7 @@ static void propose_replace(annealer *an, double temperature) {
     keep_best(an);
 }
 
-/* ---- the schedule ------------------------------------------------------------------------------
- */
+/* ---- the schedule --------------------------------------------------------------------------- */
 
 static bl_status run(annealer *an, const bl_anneal_options *options) {
     const double hottest = options->hottest * an->state->objective;

@@ -31,7 +31,7 @@
 #define BL_MIN_GAIN_DEFAULT 0.03
 
 /* What a search that starts from a current placement counts against every move, in max/mean. */
-#define BL_MOVE_PRICE 1e-4
+#define BL_MOVE_PRICE 3e-4
 
 typedef struct bl_problem {
     int layer; /* decoder-layer id, for messages */

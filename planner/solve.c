@@ -3,6 +3,7 @@
 #include "core/mem.h"
 #include "planner/align.h"
 #include "planner/anchor.h"
+#include "planner/exact.h"
 #include "planner/greedy.h"
 #include "planner/search.h"
 #include "planner/shares.h"
@@ -29,28 +30,34 @@ static bl_status solve_idle(const bl_problem *problem, bl_solution *solution, bl
     return bl_anchor_start(problem, &solution->placement, err);
 }
 
-/* ---- search ------------------------------------------------------------------------------------
- */
+/* ---- search ------------------------------------------------------------------------------- */
 
-static bl_search_options search_options(const bl_solve_options *options,
-                                        const bl_solution *solution) {
-    return (bl_search_options){.seed = options->seed,
-                               .iterations = options->iterations,
-                               .time_s = options->time_s,
-                               .target = solution->bound.max_over_mean * (1.0 + BL_SEARCH_CLOSE),
-                               .move_price = BL_MOVE_PRICE};
+/* A proof needs the last digits; a plan does not. (And the time given is the proof's.) */
+static double closeness(const bl_solve_options *options) {
+    return options->algorithm == BL_ALG_EXACT ? 1e-9 : BL_SEARCH_CLOSE;
+}
+
+static bl_status search_from(const bl_problem *problem, const bl_solve_options *options,
+                             const bl_solution *solution, bl_layer_placement *placement,
+                             bl_error *err) {
+    const bl_search_options search = {
+        .seed = options->seed,
+        .iterations = options->iterations,
+        .time_s = options->algorithm == BL_ALG_EXACT ? 0.0 : options->time_s,
+        .target = solution->bound.max_over_mean * (1.0 + closeness(options)),
+        .move_price = BL_MOVE_PRICE};
+    return bl_search(problem, &search, placement, err);
 }
 
 /* As if there were no current placement; then laid over it. */
 static bl_status search_afresh(const bl_problem *problem, const bl_solve_options *options,
                                const bl_solution *solution, bl_layer_placement *out,
                                bl_error *err) {
-    const bl_search_options search = search_options(options, solution);
-    bl_problem free_problem = *problem;
-    free_problem.current = NULL;
+    bl_problem fresh = *problem;
+    fresh.current = NULL;
     bl_layer_placement made = {0};
-    BL_TRY(bl_greedy(&free_problem, &made, err));
-    bl_status st = bl_search(&free_problem, &search, &made, err);
+    BL_TRY(bl_greedy(&fresh, &made, err));
+    bl_status st = search_from(&fresh, options, solution, &made, err);
     if (st >= 0 && problem->current != NULL) {
         const bl_status aligned = bl_align(problem, &made, err);
         st = aligned < 0 ? aligned : st;
@@ -62,8 +69,8 @@ static bl_status search_afresh(const bl_problem *problem, const bl_solve_options
     return st;
 }
 
-/* `other` takes the place of `placement` when its score is lower by more than `gain`; the one that
- * is not kept is freed. */
+/* `other` takes the place of `placement` when its score is lower by more than `gain`, as a part. The
+ * one that is not kept is freed. */
 static bl_status take_if_better(const bl_problem *problem, bl_layer_placement *other, double gain,
                                 bl_layer_placement *placement, bool *taken, bl_error *err) {
     bl_score theirs, ours;
@@ -81,34 +88,139 @@ static bl_status take_if_better(const bl_problem *problem, bl_layer_placement *o
 }
 
 /* From the placement in force. A fresh start is tried as well where moves are free and it could win
- * by enough to pay for moving nearly everything; and what is in force stays in force unless the
- * result beats it by min_gain. */
+ * by enough to pay for moving nearly everything. */
 static bl_status search_anchored(const bl_problem *problem, const bl_solve_options *options,
                                  bl_solution *solution, bl_error *err) {
-    const bl_search_options search = search_options(options, solution);
     bl_layer_placement *placement = &solution->placement;
-    bl_status st = bl_anchor_start(problem, placement, err);
-    if (st >= 0)
-        st = bl_search(problem, &search, placement, err);
-    bl_score score = {0};
-    if (st >= 0)
-        BL_TRY(bl_evaluate(problem, placement, &score, err));
+    BL_TRY(bl_anchor_start(problem, placement, err));
+    const bl_status st = search_from(problem, options, solution, placement, err);
+    if (st != BL_OK || problem->max_moves >= 0)
+        return st;
+    bl_score score;
+    BL_TRY(bl_evaluate(problem, placement, &score, err));
+    if (score.max_over_mean * (1.0 - problem->min_gain) <= solution->bound.max_over_mean)
+        return BL_OK;
+    bl_layer_placement fresh;
     bool taken;
-    if (st == BL_OK && problem->max_moves < 0 &&
-        score.max_over_mean * (1.0 - problem->min_gain) > solution->bound.max_over_mean) {
-        bl_layer_placement fresh = {0};
-        st = search_afresh(problem, options, solution, &fresh, err);
-        if (st >= 0)
-            BL_TRY(take_if_better(problem, &fresh, problem->min_gain, placement, &taken, err));
-    }
-    if (st >= 0 && bl_problem_current_fits(problem)) {
+    const bl_status again = search_afresh(problem, options, solution, &fresh, err);
+    BL_TRY(again);
+    BL_TRY(take_if_better(problem, &fresh, problem->min_gain, placement, &taken, err));
+    return again;
+}
+
+/* What is in force stays in force unless the placement found beats it by min_gain. */
+static bl_status keep_or_change(const bl_problem *problem, bl_solution *solution, bl_error *err) {
+    bl_layer_placement *placement = &solution->placement;
+    if (bl_problem_current_fits(problem)) {
         bl_layer_placement found = *placement;
-        BL_TRY(bl_layer_placement_copy(problem->current, placement, err));
+        *placement = (bl_layer_placement){0};
+        const bl_status st = bl_layer_placement_copy(problem->current, placement, err);
+        if (st < 0) {
+            bl_layer_placement_free(&found);
+            return st;
+        }
+        bool taken;
         BL_TRY(take_if_better(problem, &found, problem->min_gain, placement, &taken, err));
         solution->kept_current = !taken;
     }
-    if (st >= 0)
-        BL_TRY(bl_align_slots(problem, placement, err));
+    return bl_align_slots(problem, placement, err);
+}
+
+/* ---- exact -------------------------------------------------------------------------------- */
+
+/* Small enough that a bounded tree often closes it, in a second at the most. */
+#define AUTO_EXPERTS 32
+#define AUTO_BINARIES 1000
+#define AUTO_NODES 2000
+/* A net under the node limit, too far down to matter on any machine. */
+#define AUTO_SECONDS 30.0
+/* Beyond this the model alone takes gigabytes and nothing comes of it. */
+#define EXACT_BINARIES 20000
+#define EXACT_SECONDS 60.0
+
+static bool is_exact_wanted(const bl_problem *problem, const bl_solve_options *options,
+                            double score, double bound) {
+    if (options->algorithm == BL_ALG_EXACT)
+        return score > bound * (1.0 + BL_EXACT_GAIN);
+    return options->algorithm == BL_ALG_AUTO && problem->rule == BL_RULE_EVEN &&
+           bl_milp_solver() != NULL && problem->n_experts <= AUTO_EXPERTS &&
+           bl_exact_size(problem) <= AUTO_BINARIES && score > bound * (1.0 + BL_SEARCH_CLOSE);
+}
+
+static bl_status check_exact(const bl_problem *problem, bl_error *err) {
+    if (problem->rule != BL_RULE_EVEN)
+        return bl_fail_at(err, BL_ERR_UNSUPPORTED, bl_at_layer(NULL, problem->layer),
+                          "exact plans are made for the split rule 'even' only, not for '%s'; plan "
+                          "with --algorithm search",
+                          bl_rule_names[problem->rule]);
+    const int64_t size = bl_exact_size(problem);
+    if (size > EXACT_BINARIES)
+        return bl_fail_at(
+            err, BL_ERR_UNSUPPORTED, bl_at_layer(NULL, problem->layer),
+            "%d experts on %d ranks are too many for an exact plan (%lld binaries, at "
+            "most %d); plan with --algorithm search, which proves its gap as well",
+            problem->n_experts, problem->n_ranks, (long long)size, EXACT_BINARIES);
+    return BL_OK;
+}
+
+/* Ask GLPK for something better than the search's placement. Its answer is laid over the current
+ * placement and taken only within the move limit. */
+static bl_status improve_exactly(const bl_problem *problem, const bl_solve_options *options,
+                                 double score, bl_solution *solution, bl_error *err) {
+    const bool is_auto = options->algorithm == BL_ALG_AUTO;
+    const double seconds = options->time_s > 0.0 ? options->time_s : EXACT_SECONDS;
+    const bl_milp_limits limits = {.max_nodes = is_auto ? AUTO_NODES : 0,
+                                   .time_s = is_auto ? AUTO_SECONDS : seconds};
+    bl_layer_placement found;
+    bl_exact_result exact;
+    BL_TRY(bl_layer_placement_copy(&solution->placement, &found, err));
+    bl_status st =
+        bl_exact(problem, score, solution->bound.max_over_mean, &limits, &found, &exact, err);
+    if (st >= 0 && exact.improved && problem->current != NULL)
+        st = bl_align(problem, &found, err);
+    if (st < 0) {
+        bl_layer_placement_free(&found);
+        return st;
+    }
+    const bool allowed = problem->current == NULL || problem->max_moves < 0 ||
+                         bl_layer_moves(problem->current, &found) <= problem->max_moves;
+    solution->improved_by_milp = exact.improved && allowed;
+    solution->proven_by_milp = exact.proven && (!exact.improved || allowed);
+    if (exact.bound > solution->bound.max_over_mean)
+        solution->bound = (bl_bound){exact.bound, "exact"};
+    if (!solution->improved_by_milp) {
+        bl_layer_placement_free(&found);
+    } else {
+        bl_layer_placement_free(&solution->placement);
+        solution->placement = found;
+    }
+    if (solution->proven_by_milp) {
+        bl_score best;
+        BL_TRY(bl_evaluate(problem, &solution->placement, &best, err));
+        solution->bound = (bl_bound){best.max_over_mean, "exact"};
+    }
+    return exact.proven || is_auto ? BL_OK : BL_LIMIT;
+}
+
+/* ---- all together ------------------------------------------------------------------------- */
+
+static bl_status search_and_prove(const bl_problem *problem, const bl_solve_options *options,
+                                  bl_solution *solution, bl_error *err) {
+    if (options->algorithm == BL_ALG_EXACT)
+        BL_TRY(check_exact(problem, err));
+    bl_status st = problem->current != NULL
+                       ? search_anchored(problem, options, solution, err)
+                       : search_afresh(problem, options, solution, &solution->placement, err);
+    BL_TRY(st);
+    bl_score score;
+    BL_TRY(bl_evaluate(problem, &solution->placement, &score, err));
+    if (st == BL_OK &&
+        is_exact_wanted(problem, options, score.max_over_mean, solution->bound.max_over_mean)) {
+        st = improve_exactly(problem, options, score.max_over_mean, solution, err);
+        BL_TRY(st);
+    }
+    if (problem->current != NULL)
+        BL_TRY(keep_or_change(problem, solution, err));
     return st;
 }
 
@@ -124,9 +236,7 @@ static bl_status construct(const bl_problem *problem, const bl_solve_options *op
     case BL_ALG_EXACT:
         break;
     }
-    if (problem->current != NULL)
-        return search_anchored(problem, options, solution, err);
-    return search_afresh(problem, options, solution, &solution->placement, err);
+    return search_and_prove(problem, options, solution, err);
 }
 
 /* Score, gap and moves of the placement found, by the evaluator and nothing else. */

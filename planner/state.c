@@ -7,8 +7,7 @@ static size_t row(const bl_state *state, int index) {
     return (size_t)index * (size_t)state->n_scenarios;
 }
 
-/* ---- chains of an expert's copies --------------------------------------------------------------
- */
+/* ---- chains of an expert's copies ----------------------------------------------------------- */
 
 static void link_copy(bl_state *state, int slot, int expert) {
     state->expert[slot] = expert;
@@ -35,8 +34,7 @@ static void unlink_copy(bl_state *state, int slot) {
     state->moves -= !bl_holds_has(&state->home, state->rank[slot], expert);
 }
 
-/* ---- loads -------------------------------------------------------------------------------------
- */
+/* ---- loads ---------------------------------------------------------------------------------- */
 
 static void weigh_copies(bl_state *state, int expert) {
     double sum = 0.0;
@@ -78,8 +76,7 @@ static void sum_objective(bl_state *state) {
     state->objective = sum;
 }
 
-/* ---- life --------------------------------------------------------------------------------------
- */
+/* ---- life ----------------------------------------------------------------------------------- */
 
 static bl_status allocate(const bl_problem *problem, bl_state *state, bl_error *err) {
     const size_t scenarios = (size_t)state->n_scenarios;
@@ -176,8 +173,7 @@ void bl_state_store(const bl_state *state, bl_layer_placement *placement) {
     memcpy(placement->expert, state->expert, (size_t)state->n_slots * sizeof *state->expert);
 }
 
-/* ---- changes -----------------------------------------------------------------------------------
- */
+/* ---- changes -------------------------------------------------------------------------------- */
 
 /* 1 when `expert` on `rank` is a copy that travelled; a hole is none. */
 static int is_move(const bl_state *state, int rank, int expert) {

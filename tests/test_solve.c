@@ -3,6 +3,7 @@
 #include "tests/support/support.h"
 
 #include "core/mem.h"
+#include "planner/align.h"
 #include "planner/solve.h"
 
 #include <math.h>
@@ -15,7 +16,7 @@ static void solve(const bl_problem *problem, bl_algorithm algorithm, bl_solution
     options.algorithm = algorithm;
     assert_ok(bl_solve(problem, &options, out, &err));
     assert_ok(bl_layer_placement_check(&out->placement, NULL, &err));
-    for (int slot = 0; slot < bl_layer_n_slots(&out->placement); slot++)
+    for (int slot = 0; slot < bl_layer_n_slots(&out->placement) && problem->max_moves < 0; slot++)
         assert_true(out->placement.expert[slot] != BL_NO_EXPERT);
     assert_true(out->score.max_over_mean >= out->bound.max_over_mean);
 }
@@ -110,6 +111,284 @@ static void test_idle_layer_stays(void **state) {
     bl_solution_free(&first);
 }
 
+/* 256 experts, Pareto(1.3) loads, 32 ranks x 9 slots. */
+typedef struct cluster {
+    double load[256];
+    int slots[32];
+    bl_problem problem;
+} cluster;
+
+static void make_cluster(uint64_t seed, cluster *c) {
+    bl_rng rng;
+    bl_rng_seed(&rng, seed);
+    for (int expert = 0; expert < 256; expert++)
+        c->load[expert] = 1000.0 * pow(1.0 - bl_rng_unit(&rng), -1.0 / 1.3);
+    for (int rank = 0; rank < 32; rank++)
+        c->slots[rank] = 9;
+    c->problem = problem_of(c->load, 256, c->slots, 32);
+}
+
+static void test_unchanged_load_moves_nothing(void **state) {
+    (void)state;
+    for (uint64_t seed = 1; seed <= 10; seed++) {
+        cluster c;
+        make_cluster(seed, &c);
+        bl_solution first, second;
+        solve(&c.problem, BL_ALG_AUTO, &first);
+        assert_true(first.gap < 0.001);
+        c.problem.current = &first.placement;
+        solve(&c.problem, BL_ALG_AUTO, &second);
+        assert_int_equal(second.moves, 0);
+        assert_true(second.kept_current);
+        assert_memory_equal(first.placement.expert, second.placement.expert, 288 * sizeof(int32_t));
+        bl_solution_free(&second);
+        /* Not even with any gain welcome: there is none. */
+        c.problem.min_gain = 0.0;
+        solve(&c.problem, BL_ALG_AUTO, &second);
+        assert_int_equal(second.moves, 0);
+        bl_solution_free(&second);
+        bl_solution_free(&first);
+    }
+}
+
+static void test_noise_moves_nothing(void **state) {
+    (void)state;
+    int greedy_moves = 0;
+    for (uint64_t seed = 1; seed <= 10; seed++) {
+        cluster c;
+        bl_rng rng;
+        make_cluster(seed, &c);
+        bl_rng_seed(&rng, seed + 100);
+        bl_solution search, greedy, again;
+        solve(&c.problem, BL_ALG_AUTO, &search);
+        solve(&c.problem, BL_ALG_GREEDY, &greedy);
+        for (int expert = 0; expert < 256; expert++)
+            c.load[expert] *= 1.0 + 0.01 * (2.0 * bl_rng_unit(&rng) - 1.0);
+        c.problem.current = &search.placement;
+        solve(&c.problem, BL_ALG_AUTO, &again);
+        assert_int_equal(again.moves, 0);
+        bl_solution_free(&again);
+        c.problem.current = &greedy.placement;
+        solve(&c.problem, BL_ALG_GREEDY, &again);
+        greedy_moves += again.moves;
+        bl_solution_free(&again);
+        bl_solution_free(&search);
+        bl_solution_free(&greedy);
+    }
+    assert_true(greedy_moves > 10 * 150); /* the contrast: greedy starts from nothing every time */
+}
+
+/* Other traffic: more moves allowed, better score; never one move more than allowed. */
+static void test_move_limit(void **state) {
+    (void)state;
+    cluster c, other;
+    make_cluster(1, &c);
+    make_cluster(2, &other);
+    bl_solution now;
+    solve(&c.problem, BL_ALG_AUTO, &now);
+    other.problem.current = &now.placement;
+    static const int limits[] = {0, 1, 2, 5, 20, 100, -1};
+    double last = INFINITY, unmoved = 0.0;
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        other.problem.max_moves = limits[i];
+        bl_solution found;
+        solve(&other.problem, BL_ALG_AUTO, &found);
+        assert_int_equal(found.moves, bl_layer_moves(&now.placement, &found.placement));
+        if (limits[i] >= 0)
+            assert_true(found.moves <= limits[i]);
+        assert_true(found.score.max_over_mean <= last);
+        last = found.score.max_over_mean;
+        if (limits[i] == 0) {
+            unmoved = last;
+            assert_memory_equal(found.placement.expert, now.placement.expert,
+                                288 * sizeof(int32_t));
+        }
+        bl_solution_free(&found);
+    }
+    assert_true(unmoved > 1.5 && last < 1.01);
+    other.problem.max_moves = 10;
+    bl_error err;
+    bl_solve_options options = BL_SOLVE_OPTIONS_INIT;
+    options.algorithm = BL_ALG_GREEDY;
+    bl_solution found;
+    assert_fails(bl_solve(&other.problem, &options, &found, &err), BL_ERR_INFEASIBLE,
+                 "more than the 10 allowed");
+    bl_solution_free(&now);
+}
+
+/* Staying copies keep their slots, so that an engine has nothing to do for them. */
+static void test_stayers_keep_their_slots(void **state) {
+    (void)state;
+    cluster c, other;
+    make_cluster(1, &c);
+    make_cluster(2, &other);
+    bl_solution now, next;
+    solve(&c.problem, BL_ALG_CONTIGUOUS, &now);
+    other.problem.current = &now.placement;
+    solve(&other.problem, BL_ALG_AUTO, &next);
+    for (int rank = 0; rank < 32; rank++) {
+        for (int slot = now.placement.begin[rank]; slot < now.placement.begin[rank + 1]; slot++) {
+            if (bl_layer_find(&next.placement, rank, now.placement.expert[slot]) >= 0)
+                assert_int_equal(next.placement.expert[slot], now.placement.expert[slot]);
+        }
+    }
+    bl_solution_free(&now);
+    bl_solution_free(&next);
+}
+
+/* The same rank sets under other rank and slot numbers: laid back without a move. */
+static void test_align_relabels(void **state) {
+    (void)state;
+    bl_error err;
+    cluster c;
+    make_cluster(3, &c);
+    bl_solution now;
+    solve(&c.problem, BL_ALG_AUTO, &now);
+    bl_layer_placement turned;
+    assert_ok(bl_layer_placement_copy(&now.placement, &turned, &err));
+    for (int rank = 0; rank < 32; rank++) {
+        for (int i = 0; i < 9; i++)
+            turned.expert[(rank * 5 + 3) % 32 * 9 + (i * 2 + 1) % 9] =
+                now.placement.expert[rank * 9 + i];
+    }
+    assert_true(bl_layer_moves(&now.placement, &turned) > 200);
+    c.problem.current = &now.placement;
+    assert_ok(bl_align(&c.problem, &turned, &err));
+    assert_memory_equal(turned.expert, now.placement.expert, 288 * sizeof(int32_t));
+    bl_layer_placement_free(&turned);
+    bl_solution_free(&now);
+}
+
+/* A rank is lost: every expert is covered again, by no more moves than there are orphans when that
+ * is the limit, and by name when the limit is lower. */
+static void test_lost_rank(void **state) {
+    (void)state;
+    bl_error err;
+    cluster c;
+    make_cluster(4, &c);
+    bl_solution now;
+    solve(&c.problem, BL_ALG_AUTO, &now);
+    c.slots[7] = 0;
+    int orphans = 0;
+    for (int slot = 7 * 9; slot < 8 * 9; slot++) {
+        int copies = 0;
+        for (int rank = 0; rank < 32; rank++)
+            copies += bl_layer_find(&now.placement, rank, now.placement.expert[slot]) >= 0;
+        orphans += copies == 1;
+    }
+    assert_true(orphans > 1);
+    c.problem.current = &now.placement;
+    c.problem.max_moves = orphans;
+    bl_solution found;
+    solve(&c.problem, BL_ALG_AUTO, &found);
+    assert_true(found.moves <= orphans);
+    assert_false(found.kept_current);
+    assert_int_equal(found.placement.begin[8], found.placement.begin[7]);
+    bl_solution_free(&found);
+    c.problem.max_moves = orphans - 1;
+    const bl_solve_options options = BL_SOLVE_OPTIONS_INIT;
+    assert_fails(bl_solve(&c.problem, &options, &found, &err), BL_ERR_INFEASIBLE,
+                 "covering every expert");
+    c.problem.max_moves = -1;
+    solve(&c.problem, BL_ALG_AUTO, &found);
+    assert_true(found.score.max_over_mean < 1.01);
+    bl_solution_free(&found);
+    bl_solution_free(&now);
+}
+
+/* Slots taken away and added: what can stay stays. Against random placements in force, even ones
+ * with doubles and holes. */
+static void test_any_current_placement(void **state) {
+    (void)state;
+    bl_error err;
+    bl_rng rng;
+    bl_rng_seed(&rng, 41);
+    for (int round = 0; round < 2000; round++) {
+        bl_random_problem r;
+        bl_random_problem_make(&rng, 9, 6, 6, 2, &r);
+        int begin[17] = {0};
+        int32_t expert[64];
+        for (int rank = 0; rank < r.problem.n_ranks; rank++)
+            begin[rank + 1] = begin[rank] + (int)bl_rng_below(&rng, 7);
+        for (int slot = 0; slot < begin[r.problem.n_ranks]; slot++)
+            expert[slot] = (int32_t)bl_rng_below(&rng, (uint32_t)r.problem.n_experts + 1) - 1;
+        const bl_layer_placement current = {.layer = 3,
+                                            .epoch = 5,
+                                            .n_ranks = r.problem.n_ranks,
+                                            .n_experts = r.problem.n_experts,
+                                            .begin = begin,
+                                            .expert = expert};
+        r.problem.current = &current;
+        if (bl_rng_below(&rng, 2) == 0)
+            r.problem.max_moves = (int)bl_rng_below(&rng, 12);
+        bl_solve_options options = BL_SOLVE_OPTIONS_INIT;
+        options.algorithm = BL_ALG_SEARCH;
+        options.iterations = 500;
+        bl_solution found;
+        err = BL_ERROR_INIT;
+        const bl_status st = bl_solve(&r.problem, &options, &found, &err);
+        if (st == BL_ERR_INFEASIBLE) {
+            assert_true(r.problem.max_moves >= 0);
+            continue;
+        }
+        if (st < 0)
+            fail_msg("round %d: %s", round, err.text);
+        assert_ok(bl_layer_placement_check(&found.placement, NULL, &err));
+        assert_int_equal(found.placement.epoch, 5);
+        for (int rank = 0; rank < r.problem.n_ranks; rank++)
+            assert_int_equal(found.placement.begin[rank + 1] - found.placement.begin[rank],
+                             r.slots[rank]);
+        if (r.problem.max_moves >= 0)
+            assert_true(found.moves <= r.problem.max_moves);
+        bl_solution_free(&found);
+    }
+}
+
+/* Sizes that "must divide" elsewhere. */
+static void test_sizes_need_not_divide(void **state) {
+    (void)state;
+    double load[128];
+    for (int expert = 0; expert < 128; expert++)
+        load[expert] = 100 + expert % 17;
+    const int thirty[] = {4, 4, 4, 4, 4, 4, 3, 3}, six[] = {22, 22, 21, 21, 21, 21};
+    const bl_problem a = problem_of(load, 30, thirty, 8), b = problem_of(load, 128, six, 6);
+    for (int algorithm = BL_ALG_AUTO; algorithm <= BL_ALG_CONTIGUOUS; algorithm++) {
+        if (algorithm == BL_ALG_EXACT)
+            continue;
+        bl_solution found;
+        solve(&a, (bl_algorithm)algorithm, &found);
+        bl_solution_free(&found);
+        solve(&b, (bl_algorithm)algorithm, &found);
+        bl_solution_free(&found);
+    }
+}
+
+static void test_fractions(void **state) {
+    (void)state;
+    bl_error err;
+    cluster c;
+    make_cluster(5, &c);
+    bl_solution even, shared;
+    solve(&c.problem, BL_ALG_GREEDY, &even);
+    assert_null(even.share);
+    c.problem.rule = BL_RULE_FRACTIONS;
+    solve(&c.problem, BL_ALG_GREEDY, &shared);
+    assert_memory_equal(even.placement.expert, shared.placement.expert, 288 * sizeof(int32_t));
+    assert_true(shared.score.max_over_mean < even.score.max_over_mean);
+    double sum[256] = {0};
+    for (int slot = 0; slot < 288; slot++) {
+        assert_true(shared.share[slot] >= 0.0);
+        sum[shared.placement.expert[slot]] += shared.share[slot];
+    }
+    for (int expert = 0; expert < 256; expert++)
+        assert_true(fabs(sum[expert] - 1.0) < 1e-9);
+    bl_score score;
+    assert_ok(bl_evaluate_shares(&c.problem, &shared.placement, shared.share, &score, &err));
+    assert_true(score.max_over_mean == shared.score.max_over_mean);
+    bl_solution_free(&even);
+    bl_solution_free(&shared);
+}
+
 static void test_refusals(void **state) {
     (void)state;
     bl_error err;
@@ -133,6 +412,15 @@ int main(void) {
         cmocka_unit_test(test_greedy_gets_wrong),
         cmocka_unit_test(test_the_cold_expert_is_replicated),
         cmocka_unit_test(test_idle_layer_stays),
+        cmocka_unit_test(test_unchanged_load_moves_nothing),
+        cmocka_unit_test(test_noise_moves_nothing),
+        cmocka_unit_test(test_move_limit),
+        cmocka_unit_test(test_stayers_keep_their_slots),
+        cmocka_unit_test(test_align_relabels),
+        cmocka_unit_test(test_lost_rank),
+        cmocka_unit_test(test_any_current_placement),
+        cmocka_unit_test(test_sizes_need_not_divide),
+        cmocka_unit_test(test_fractions),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
