@@ -23,7 +23,7 @@ FLAGS := -std=c11 -D_POSIX_C_SOURCE=200809L -fPIC -ffp-contract=off -pthread $(W
          $(OPT.$(VARIANT)) -I. -Iinclude -DBL_VERSION='"$(VERSION)"' $(CPPFLAGS) $(CFLAGS)
 # --as-needed: programs that use no UCX do not load it, whose memory hooks crash under the thread
 # sanitizer.
-LIBS  := -Wl,--as-needed -lglpk -lcsv -ljansson -lzstd -lxxhash -lucp -lucs -lrt -lm -pthread
+LIBS  := -Wl,--as-needed -lglpk -lcsv -ljansson -lexpat -lzstd -lxxhash -lucp -lucs -lrt -lm -pthread
 
 ROOMS := core topologies tracer planner planner/engines runtime rebalancer cli
 SRC   := $(wildcard $(ROOMS:%=%/*.c))
@@ -114,7 +114,7 @@ $(BUILD)/libballast-plan.a: $(PLAN_OBJ) ; $(Q)rm -f $@; ar rcs $@ $^
 $(BUILD)/libballast.a: $(RANK_OBJ) ; $(Q)rm -f $@; ar rcs $@ $^
 $(BUILD)/libballast-trace.so: $(TRACE_OBJ) ; $(Q)$(CC) $(FLAGS) $(LDFLAGS) -shared -o $@ $^ -lrt
 $(BUILD)/libballast-plan.so: $(PLAN_OBJ)
-	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -shared -o $@ $^ -lcsv -ljansson -lzstd -lxxhash -lm -lrt
+	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -shared -o $@ $^ -lcsv -ljansson -lexpat -lzstd -lxxhash -lm -lrt
 
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(SUPPORT) $(BUILD)/parts.a
 	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(LIBS) -lcmocka

@@ -11,6 +11,7 @@ pkg-config:pkg-config
 /usr/include/glpk.h:libglpk-dev
 /usr/include/csv.h:libcsv-dev
 /usr/include/jansson.h:libjansson-dev
+/usr/include/expat.h:libexpat1-dev
 /usr/include/zstd.h:libzstd-dev
 /usr/include/xxhash.h:libxxhash-dev
 /usr/include/ucp/api/ucp.h:libucx-dev
