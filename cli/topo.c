@@ -1,9 +1,10 @@
 /*
- * ballast topo: look at topologies.
+ * ballast topo: look at topologies, and make them from what other tools print.
  */
 #include "cli/verbs.h"
 #include "core/json.h"
 #include "core/mem.h"
+#include "topologies/import.h"
 #include "topologies/topology.h"
 
 #include <math.h>
@@ -17,14 +18,33 @@
 #define MAX_SHOWN_HOSTS 4
 
 typedef struct topo_options {
+    const char *base, *output;
+    int64_t part, nodes;
+    int from, op;
     bool json;
 } topo_options;
 
-static const bl_opt OPTIONS[] = {{.name = "json",
-                                  .type = BL_OPT_FLAG,
-                                  .offset = offsetof(topo_options, json),
-                                  .help = "answer in JSON; show prints a topology file"},
-                                 {0}};
+#define AT(field) offsetof(topo_options, field)
+static const bl_opt OPTIONS[] = {
+    {"from", 0, BL_OPT_CHOICE, AT(from), .choices = bl_topology_format_names,
+     .help = "import: what the file is"},
+    {"base", 0, BL_OPT_STRING, AT(base), .metavar = "T",
+     .help = "import: topology for what the file does not tell"},
+    {"op", 0, BL_OPT_CHOICE, AT(op), .choices = bl_nccl_op_names,
+     .help = "import: operation of a log of nccl-tests that does not name it"},
+    {"part", 0, BL_OPT_INT, AT(part), .metavar = "N", .min = 1, .max = 64,
+     .help = "import: which matrix or table, where the file holds several"},
+    {"nodes", 0, BL_OPT_INT, AT(nodes), .metavar = "N", .min = 1, .max = BL_IMPORT_MAX_RANKS,
+     .help = "import: make a cluster of N machines like this one"},
+    {"output", 'o', BL_OPT_STRING, AT(output), .metavar = "OUT",
+     .help = "import: where to write the topology"},
+    {"json", 0, BL_OPT_FLAG, AT(json), .help = "answer in JSON; show prints a topology file"},
+    {0}};
+
+static void set_defaults(void *options) {
+    topo_options *o = options;
+    o->from = o->op = -1;
+}
 
 /* "450 G" and the like: three digits and a decimal prefix. */
 static const char *scaled(double value, const char *unit, char *out, size_t room) {
@@ -227,11 +247,49 @@ static bl_status show(const topo_options *options, const char *spec, bl_error *e
     return st;
 }
 
+/* ---- import ------------------------------------------------------------------------------- */
+
+/* What was done goes to standard error, or into the answer under --json. */
+static bl_status tell_sources(const topo_options *options, const json_t *root, bl_error *err) {
+    const json_t *sources = json_object_get(root, "sources");
+    if (!options->json) {
+        for (size_t i = 0; i < json_array_size(sources); i++)
+            fprintf(stderr, "%s\n", json_string_value(json_array_get(sources, i)));
+        return BL_OK;
+    }
+    if (strcmp(options->output, "-") == 0)
+        return BL_OK;
+    json_t *answer =
+        json_pack("{s:s, s:I, s:O}", "output", options->output, "ranks",
+                  (json_int_t)json_array_size(json_object_get(root, "ranks")), "sources", sources);
+    if (answer == NULL)
+        return bl_fail(err, BL_ERR_NOMEM, "out of memory");
+    const bl_status st = bl_json_write("-", answer, 2, err);
+    json_decref(answer);
+    return st;
+}
+
+static bl_status import(const topo_options *options, const char *path, bl_error *err) {
+    const bl_topology_import how = {.base = options->base,
+                                    .op = options->op,
+                                    .part = (int)options->part,
+                                    .nodes = (int)options->nodes};
+    json_t *root;
+    if (options->from < 0 || options->output == NULL)
+        return bl_fail(err, BL_ERR_USAGE, "import needs --from FORMAT and -o OUT");
+    BL_TRY(bl_topology_import_file((bl_topology_format)options->from, path, &how, &root, err));
+    bl_status st = bl_json_write(options->output, root, 2, err);
+    if (st >= 0)
+        st = tell_sources(options, root, err);
+    json_decref(root);
+    return st;
+}
+
 /* ---- the verb ----------------------------------------------------------------------------- */
 
 static bl_status run(void *opaque, int n_args, char **args, bl_error *err) {
     const topo_options *options = opaque;
-    static const char *const words[] = {"list", "show"};
+    static const char *const words[] = {"list", "show", "import"};
     if (strcmp(args[0], "list") == 0) {
         if (n_args > 1)
             return bl_fail(err, BL_ERR_USAGE, "list takes no argument, but got \"%s\"", args[1]);
@@ -243,23 +301,34 @@ static bl_status run(void *opaque, int n_args, char **args, bl_error *err) {
                            "show needs a topology: a name from ballast topo list, or a file");
         return show(options, args[1], err);
     }
+    if (strcmp(args[0], "import") == 0) {
+        if (n_args < 2)
+            return bl_fail(err, BL_ERR_USAGE, "import needs a file to read");
+        return import(options, args[1], err);
+    }
     const char *hint = bl_nearest_name(args[0], words, sizeof words / sizeof *words);
     return bl_fail(err, BL_ERR_USAGE, "unknown sub-verb \"%s\"; %s%s%s", args[0],
-                   hint != NULL ? "did you mean " : "it can list and show",
+                   hint != NULL ? "did you mean " : "it can list, show and import",
                    hint != NULL ? hint : "", hint != NULL ? "?" : "");
 }
 
 const bl_verb bl_verb_topo = {
     .name = "topo",
-    .arguments = "list | show T",
-    .summary = "look at the topologies that plans are made for",
+    .arguments = "list | show T | import --from FORMAT IN -o OUT",
+    .summary = "look at topologies, or make one from what other tools print",
     .details =
         "list prints the catalogue with the parameters of each topology. show prints the devices, "
         "the tree of domains with the costs of each level and where every figure came from. T is a "
         "name from the catalogue, with parameters after a colon (hgx-h100:nodes=4), or a file. "
-        "show --json prints T as such a file, to start your own from.",
+        "show --json prints T as such a file, to start your own from. import reads the matrix of "
+        "nvidia-smi topo -m, NCCL's topology in XML, a log of nccl-tests or nvbandwidth, or a "
+        "rank_cost_matrix. What such a file does not tell is as in --base, a topology itself, so "
+        "that imports add up: structure first, then with its result as base a measurement. Without "
+        "a base it is the catalogue's entry for the GPU that the file names, else assumed figures; "
+        "what was done is printed and kept in the result's \"sources\".",
     .options = OPTIONS,
     .options_bytes = sizeof(topo_options),
+    .set_defaults = set_defaults,
     .min_args = 1,
     .max_args = 2,
     .run = run};

@@ -1,0 +1,8 @@
+/* Cost matrices from anywhere. */
+#include "tests/fuzz/import.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    return bl_fuzz_import(BL_FROM_COST_MATRIX, data, size);
+}

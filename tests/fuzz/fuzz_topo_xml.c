@@ -1,0 +1,8 @@
+/* NCCL's topologies in XML from anywhere. */
+#include "tests/fuzz/import.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    return bl_fuzz_import(BL_FROM_NCCL_XML, data, size);
+}
