@@ -25,8 +25,8 @@
  * Without a base, the catalogue's entry for the GPU that the file names is taken, where there is
  * one; otherwise figures of hgx-h100 (NVLink, network, GPU) and pcie-8 (PCIe), all marked
  * `assumed`. Whatever was done is written into the result's "sources", one sentence each, and every
- * figure keeps its own source: what a tool measured is `measured`, what hardware states about itself
- * is `datasheet`, what follows from neither is `assumed`.
+ * figure keeps its own source: what a tool measured is `measured`, what hardware states about
+ * itself is `datasheet`, what follows from neither is `assumed`.
  *
  * How figures come about
  *

@@ -2,8 +2,8 @@
  * SGLang's {"rank_cost_matrix": [[0, 1, 4], [1, 0, 4], [4, 4, 0]]}: what it costs to send from one
  * rank (row) to another (column), without a unit.
  *
- * Without a unit a matrix tells order and ratios, and nothing else. The order makes the domains; the
- * ratios are taken as ratios of time, with the base's innermost level for the cheapest pair. A cost
+ * Without a unit a matrix tells order and ratios, and nothing else. The order makes the domains;
+ * the ratios are taken as ratios of time, with the base's innermost level for the cheapest pair. A cost
  * of 0 between two ranks has no ratio: then only the order is used, and the base must have a level
  * for each cost. The matrix does not tell hosts; each innermost domain is assumed to be one.
  */

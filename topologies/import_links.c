@@ -152,8 +152,8 @@ static bl_status price(maker *m, bl_error *err) {
 /* ---- domains ------------------------------------------------------------------------------ */
 
 /* Ports of a domain of the level below into this one: one link of its own for a single rank, one
- * uplink for a PCIe switch, one PCIe link for each of several ranks joined by NVLink; elsewhere what
- * the base says. */
+ * uplink for a PCIe switch, one PCIe link for each of several ranks joined by NVLink; elsewhere
+ * what the base says. */
 static bl_figure ports_into(const bl_topology *out, int level, bl_link below, bl_link how,
                             bl_figure base) {
     if (below == BL_LINK_SELF || (below == BL_LINK_SWITCH && how == BL_LINK_SOCKET))

@@ -429,7 +429,7 @@ static bl_status make_tree(bl_import *in, const run_log *l, bl_topology *out, bl
                                      : tree_of_hosts(in, l, out, err);
 }
 
-/* The innermost level that holds all ranks: its links are the slowest that the operation crosses. */
+/* The innermost level that holds all ranks: its links are the slowest that are crossed. */
 static int outer_level(const bl_topology *t) {
     int level = 1;
     while (t->levels[level].n_domains > 1)

@@ -352,8 +352,7 @@ static double slowest_slot(const tree *t) {
     return rate;
 }
 
-/* Ports that GPUs reach directly, where there are such; the slowest's rate, and how many a host has.
- */
+/* Ports that GPUs reach directly, where there are such: the slowest's rate, how many a host has. */
 static void read_network(bl_import *in, const tree *t, int n_hosts) {
     bool any_direct = false;
     double rate = 0;
