@@ -23,7 +23,7 @@ FLAGS := -std=c11 -D_POSIX_C_SOURCE=200809L -fPIC -ffp-contract=off -pthread $(W
          $(OPT.$(VARIANT)) -I. -Iinclude -DBL_VERSION='"$(VERSION)"' $(CPPFLAGS) $(CFLAGS)
 # --as-needed: programs that use no UCX do not load it, whose memory hooks crash under the thread
 # sanitizer.
-LIBS  := -Wl,--as-needed -lglpk -lcsv -ljansson -lexpat -lzstd -lxxhash -lucp -lucs -lrt -lm -pthread
+LIBS  := -Wl,--as-needed -lglpk -lcsv -ljansson -lexpat -lyaml -lzstd -lxxhash -lucp -lucs -lrt -lm -pthread
 
 ROOMS := core topologies tracer planner planner/engines runtime rebalancer cli
 SRC   := $(wildcard $(ROOMS:%=%/*.c))
@@ -33,10 +33,10 @@ PARTS := $(filter-out $(BUILD)/cli/main.o $(BUILD)/planner/milp_none.o,$(OBJ))
 room   = $(filter $(1:%=$(BUILD)/%/%),$(OBJ))
 
 # libballast-trace: inside engines, libc only. libballast: what ranks link. libballast-plan: planning
-# from other programs and languages, without GLPK.
+# from other programs and languages, without GLPK and without the engines' files.
 TRACE_OBJ := $(BUILD)/core/status.o $(BUILD)/tracer/capture.o $(BUILD)/tracer/ring.o
-PLAN_OBJ  := $(filter-out $(BUILD)/planner/milp_glpk.o,$(call room,core topologies tracer planner)) \
-             $(BUILD)/gen/catalogue.o
+PLAN_OBJ  := $(filter-out $(BUILD)/planner/milp_glpk.o $(BUILD)/core/yaml.o $(BUILD)/planner/engines/%, \
+             $(call room,core topologies tracer planner)) $(BUILD)/gen/catalogue.o
 RANK_OBJ  := $(call room,core tracer runtime rebalancer)
 LIBRARIES := $(BUILD)/libballast-trace.a $(BUILD)/libballast.a $(BUILD)/libballast-plan.a \
              $(BUILD)/libballast-trace.so $(BUILD)/libballast-plan.so

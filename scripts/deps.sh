@@ -12,6 +12,7 @@ pkg-config:pkg-config
 /usr/include/csv.h:libcsv-dev
 /usr/include/jansson.h:libjansson-dev
 /usr/include/expat.h:libexpat1-dev
+/usr/include/yaml.h:libyaml-dev
 /usr/include/zstd.h:libzstd-dev
 /usr/include/xxhash.h:libxxhash-dev
 /usr/include/ucp/api/ucp.h:libucx-dev

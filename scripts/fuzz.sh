@@ -20,7 +20,7 @@ for source in tests/fuzz/fuzz_*.c; do
     mkdir -p "$found" "$corpus"
     clang -std=c11 -D_POSIX_C_SOURCE=200809L -g -O1 -fsanitize=fuzzer,address,undefined \
         -fno-sanitize-recover=undefined -I. -Iinclude -o "$program" "$source" build/fuzz/parts.a \
-        -lglpk -lcsv -ljansson -lexpat -lzstd -lxxhash -lucp -lucs -lrt -lm -pthread || { failed=$((failed + 1)); continue; }
+        -lglpk -lcsv -ljansson -lexpat -lyaml -lzstd -lxxhash -lucp -lucs -lrt -lm -pthread || { failed=$((failed + 1)); continue; }
     if "$program" -max_total_time="$seconds" -rss_limit_mb=4096 -timeout=20 -max_len=65536 \
         -artifact_prefix="$found/" "$corpus" "tests/fuzz/corpus/$name" >"build/fuzz/$name.log" 2>&1; then
         echo "ok   $name: $(grep -o 'stat::number_of_executed_units: *[0-9]*\|Done [0-9]* runs' "build/fuzz/$name.log" | tail -1)"

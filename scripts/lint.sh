@@ -70,10 +70,11 @@ report 'public symbols have the prefix' "$(for lib in "$build"/lib*.so; do
     nm -D --defined-only "$lib" 2>&1 | awk '{print $3}' | grep -vE '^(bl_|_init$|_fini$|__)' | head -5
 done)"
 report 'only the MILP door includes GLPK' "$(grep -ln 'glpk\.h' $sources | grep -v '^planner/milp_glpk\.c$')"
-report 'only the doors include jansson, libcsv, expat, xxHash' "$(
+report 'only the doors include jansson, libcsv, expat, libyaml, xxHash' "$(
     grep -n '#include <jansson.h>' $sources | grep -v '^core/json.h'
     grep -n '#include <csv.h>' $sources | grep -v '^core/csv.c'
     grep -n '#include <expat.h>' $sources | grep -v '^core/xml.c'
+    grep -n '#include <yaml.h>' $sources | grep -v '^core/yaml.c'
     grep -n '#include <xxhash.h>' $sources | grep -v '^core/hash.c'
     grep -n '#include <uc[pst]/' $sources | grep -v '^runtime/transport_ucx')"
 
