@@ -2,7 +2,7 @@
  * ballast export: a plan as an engine's own placement file.
  */
 #include "cli/verbs.h"
-#include "planner/engines/sglang.h"
+#include "planner/engines/engine.h"
 
 #include <stdio.h>
 
@@ -11,11 +11,9 @@ typedef struct export_options {
     const char *output, *model;
 } export_options;
 
-static const char *const ENGINES[] = {"sglang", NULL};
-
 static const bl_opt OPTIONS[] = {
-    {"to", 0, BL_OPT_CHOICE, offsetof(export_options, to), .required = true, .choices = ENGINES,
-     .help = "the engine that will read the file"},
+    {"to", 0, BL_OPT_CHOICE, offsetof(export_options, to), .required = true,
+     .choices = bl_engine_names, .help = "the engine that will read the file"},
     {"model", 0, BL_OPT_STRING, offsetof(export_options, model), .metavar = "M",
      .help = "config.json or model.json, for plans that do not know their model"},
     {"output", 'o', BL_OPT_STRING, offsetof(export_options, output), .metavar = "FILE",
@@ -33,16 +31,6 @@ static bl_status set_model(const export_options *o, bl_plan *plan, bl_error *err
         st = bl_fail_at(err, BL_ERR_MODEL, bl_at(o->model),
                         "has top-%d of %d experts, but the plan is for top-%d of %d", model.top_k,
                         model.n_experts, plan->top_k, plan->n_experts);
-    for (int l = 0; l < plan->placement.n_layers && st >= 0; l++) {
-        if (bl_model_moe_index(&model, plan->placement.layers[l].layer) < 0)
-            st = bl_fail_at(err, BL_ERR_MODEL, bl_at_layer(NULL, plan->placement.layers[l].layer),
-                            "is in the plan, but is not a MoE layer of %s", model.name);
-    }
-    for (int m = 0; m < model.n_moe_layers && st >= 0; m++) {
-        if (bl_placement_layer(&plan->placement, model.moe_layers[m]) == NULL)
-            st = bl_fail_at(err, BL_ERR_MODEL, bl_at_layer(NULL, model.moe_layers[m]),
-                            "is a MoE layer of %s, but the plan leaves it out", model.name);
-    }
     if (st < 0) {
         bl_model_free(&model);
         return st;
@@ -52,31 +40,18 @@ static bl_status set_model(const export_options *o, bl_plan *plan, bl_error *err
     return BL_OK;
 }
 
-static void name_flags(const export_options *o, const bl_plan *plan, const bl_sglang_start *start) {
-    fprintf(stderr,
-            "start SGLang with: --init-expert-location %s --ep-size %d "
-            "--ep-num-redundant-experts %d --ep-dispatch-algorithm %s\n",
-            o->output, start->ep_size, start->redundant_experts, start->dispatch);
-    fprintf(stderr,
-            "rank r of the plan is expert-parallel rank r of the engine; the plan was made for the "
-            "rule %s, the engine prefers copies that are near\n",
-            bl_rule_names[plan->rule]);
-    if (start->mtp_layers_left_out > 0)
-        fprintf(stderr, "%d multi-token-prediction layers of the plan have no row in this format\n",
-                start->mtp_layers_left_out);
-}
-
 static bl_status run(void *options, int n_args, char **args, bl_error *err) {
     (void)n_args;
     const export_options *o = options;
     bl_plan plan;
-    bl_sglang_start start;
+    const bl_engine *engine = bl_engines[o->to];
+    bl_export exported;
     BL_TRY(bl_plan_load(args[0], &plan, err));
     bl_status st = set_model(o, &plan, err);
     if (st >= 0)
-        st = bl_sglang_write(&plan, o->output, &start, err);
+        st = bl_export_write(engine, &plan, o->output, &exported, err);
     if (st >= 0)
-        name_flags(o, &plan, &start);
+        bl_export_tell(engine, &exported, o->output, stderr);
     bl_plan_free(&plan);
     if (st < 0)
         bl_error_set_file(err, args[0]);
@@ -87,9 +62,18 @@ const bl_verb bl_verb_export = {
     .name = "export",
     .arguments = "PLAN",
     .summary = "write a plan as an engine's own placement file",
-    .details = "sglang: {\"physical_to_logical_map\": [decoder layers][slots]} for "
-               "--init-expert-location. Coverage, ranges, duplicates and equal slots per rank are "
-               "checked, and the flags that must go with the file are printed.",
+    .details =
+        "sglang: JSON for --init-expert-location, a row for every decoder layer. trtllm: YAML for "
+        "moe_config.load_balancer, rows by decoder-layer id. vllm-ascend: JSON for "
+        "expert_map_path. "
+        "omni: .npy pattern of 0 and 1 for pattern_path. eplb: JSON of phy2log, log2phy and "
+        "logcnt, "
+        "or phy2log alone when FILE ends in .npy. vllm-patched: JSON for a vLLM with pull request "
+        "#49572; vLLM as released reads no placement.\n\n"
+        "What the engine needs is checked before anything is written: a copy of every expert in "
+        "every MoE layer, none twice on a rank, equally many slots on all ranks. The flags that "
+        "must go with the file are printed, and where the engine will not do what the plan "
+        "assumes.",
     .options = OPTIONS,
     .options_bytes = sizeof(export_options),
     .min_args = 1,

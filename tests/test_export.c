@@ -1,8 +1,10 @@
-/* SGLang's placement file: exact bytes, all checks, and back in again. */
+/* Engines' placement files: exact bytes, all checks, and back in again. */
 #include "tests/support/support.h"
 
 #include "core/io.h"
-#include "planner/engines/sglang.h"
+#include "core/npy.h"
+#include "planner/engines/current.h"
+#include "planner/engines/engine.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -28,30 +30,103 @@ static bl_plan plan_of(const char *layers, int n_ranks, const char *rest) {
     "\"hidden_size\":8,\"moe_intermediate_size\":8"
 #define LAYERS "{\"layer\":1,\"slots\":[[0,1],[2,0]]},{\"layer\":2,\"slots\":[[2,0],[1,2]]}"
 
-static void file_is_exact(void **state) {
-    (void)state;
+static const bl_engine *engine_of(const char *name) {
+    for (const bl_engine *const *e = bl_engines; *e != NULL; e++) {
+        if (strcmp((*e)->name, name) == 0)
+            return *e;
+    }
+    fail_msg("no engine %s", name);
+    return NULL;
+}
+
+/* Write the toy plan for an engine and give the path. */
+static const char *exported(const bl_engine *engine, const bl_plan *plan, const char *name,
+                            bl_export *x) {
     bl_error err;
+    const char *path = bl_test_temp(name);
+    assert_ok(bl_export_write(engine, plan, path, x, &err));
+    return path;
+}
+
+/* ---- out --------------------------------------------------------------------------------------*/
+
+#define YAML_FILE                   \
+    "num_slots: 4\n"                \
+    "initial_global_assignments:\n" \
+    "  1: [0, 1, 2, 0]\n"           \
+    "  2: [2, 0, 1, 2]\n"           \
+    "layer_updates_per_iter: 0\n"
+#define ASCEND_LAYER(id, a, b)                                                    \
+    "{\"layer_id\":" #id ",\"device_count\":2,\"device_list\":[{\"device_id\":0," \
+    "\"device_expert\":" a "},{\"device_id\":1,\"device_expert\":" b "}]}"
+#define ASCEND_FILE(rest)                                                                         \
+    "{\"moe_layer_count\":2,\"layer_list\":[" ASCEND_LAYER(0, "[0,1]", "[2,0]") "," ASCEND_LAYER( \
+        1, "[2,0]", "[1,2]") rest "]}"
+
+static void files_are_exact(void **state) {
+    (void)state;
+    static const struct {
+        const char *engine, *text;
+    } cases[] = {
+        /* The dense row is slot mod experts. */
+        {"sglang", "{\"physical_to_logical_map\":[[0,1,2,0],[0,1,2,0],[2,0,1,2]]}\n"},
+        {"trtllm", YAML_FILE},
+        {"vllm-ascend", ASCEND_FILE("") "\n"},
+        {"eplb", "{\"phy2log\":[[0,1,2,0],[2,0,1,2]],"
+                 "\"log2phy\":[[[0,3],[1,-1],[2,-1]],[[1,-1],[2,-1],[0,3]]],"
+                 "\"logcnt\":[[2,1,1],[1,1,2]]}\n"},
+        {"vllm-patched", "[[0,1,2,0],[2,0,1,2]]\n"},
+    };
     bl_plan plan = plan_of(LAYERS, 2, WHOLE);
-    bl_sglang_start start;
-    const char *path = bl_test_temp("map.json");
-    char *text;
-    size_t bytes;
-    assert_ok(bl_sglang_write(&plan, path, &start, &err));
-    assert_ok(bl_read_file(path, 4096, &text, &bytes, &err));
-    /* The dense row is slot mod experts. */
-    assert_string_equal(text, "{\"physical_to_logical_map\":[[0,1,2,0],[0,1,2,0],[2,0,1,2]]}\n");
-    assert_int_equal(start.ep_size, 2);
-    assert_int_equal(start.redundant_experts, 1);
-    assert_string_equal(start.dispatch, "dynamic");
-    assert_int_equal(start.mtp_layers_left_out, 0);
-    free(text);
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        bl_error err;
+        bl_export x;
+        char *text;
+        size_t bytes;
+        const char *path = exported(engine_of(cases[c].engine), &plan, "exact", &x);
+        assert_ok(bl_read_file(path, 4096, &text, &bytes, &err));
+        assert_string_equal(text, cases[c].text);
+        assert_int_equal(x.n_ranks, 2);
+        assert_int_equal(x.n_slots, 4);
+        assert_int_equal(x.slots_per_rank, 2);
+        assert_int_equal(x.n_redundant, 1);
+        assert_int_equal(x.max_copies, 2);
+        free(text);
+    }
     bl_plan_free(&plan);
 }
 
-static void what_the_format_cannot_hold_is_refused(void **state) {
+static void check_array(const char *path, int item_bytes, int n_dims, const size_t *shape,
+                        const int *items) {
+    bl_error err;
+    bl_npy npy;
+    assert_ok(bl_npy_load(path, &npy, &err));
+    assert_int_equal(npy.kind, 'i');
+    assert_int_equal(npy.item_bytes, item_bytes);
+    assert_int_equal(npy.n_dims, n_dims);
+    for (int d = 0; d < n_dims; d++)
+        assert_int_equal(npy.shape[d], shape[d]);
+    for (size_t i = 0; i < npy.n_items; i++)
+        assert_int_equal(bl_npy_int(&npy, i), items[i]);
+    bl_npy_free(&npy);
+}
+
+static void arrays_are_exact(void **state) {
+    (void)state;
+    bl_export x;
+    bl_plan plan = plan_of(LAYERS, 2, WHOLE);
+    /* [rank][layer][expert] */
+    check_array(exported(&bl_engine_omni, &plan, "pattern.npy", &x), 4, 3, (size_t[]){2, 2, 3},
+                (int[]){1, 1, 0, 1, 0, 1, 1, 0, 1, 0, 1, 1});
+    check_array(exported(&bl_engine_eplb, &plan, "phy2log.npy", &x), 8, 2, (size_t[]){2, 4},
+                (int[]){0, 1, 2, 0, 2, 0, 1, 2});
+    bl_plan_free(&plan);
+}
+
+static void what_no_engine_can_hold_is_refused(void **state) {
     (void)state;
     bl_error err;
-    bl_sglang_start start;
+    bl_export x;
     static const struct {
         const char *layers, *part;
         int ranks, layer;
@@ -65,102 +140,336 @@ static void what_the_format_cannot_hold_is_refused(void **state) {
         {"{\"layer\":1,\"slots\":[[0,1,2],[]]},{\"layer\":2,\"slots\":[[0,1,2],[]]}",
          "rank 1 has 0 slots", 2, 1},
     };
-    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
-        bl_plan plan = plan_of(cases[c].layers, cases[c].ranks, WHOLE);
-        assert_fails(bl_sglang_check(&plan, &start, &err), BL_ERR_SHAPE, cases[c].part);
-        assert_int_equal(err.layer, cases[c].layer);
+    for (const bl_engine *const *e = bl_engines; *e != NULL; e++) {
+        for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+            bl_plan plan = plan_of(cases[c].layers, cases[c].ranks, WHOLE);
+            assert_fails(bl_export_check(*e, &plan, &x, &err), BL_ERR_SHAPE, cases[c].part);
+            bl_test_has(err.text, (*e)->title);
+            assert_int_equal(err.layer, cases[c].layer);
+            bl_plan_free(&plan);
+        }
+        bl_plan plan = plan_of(LAYERS, 2, "");
+        assert_fails(bl_export_check(*e, &plan, &x, &err), BL_ERR_MODEL, "--model");
         bl_plan_free(&plan);
     }
-    bl_plan plan = plan_of(LAYERS, 2, "");
-    assert_fails(bl_sglang_check(&plan, &start, &err), BL_ERR_MODEL, "--model");
+}
+
+static void layers_are_those_of_the_model(void **state) {
+    (void)state;
+    bl_error err;
+    bl_export x;
+    bl_plan plan = plan_of(LAYERS, 2, WHOLE);
+    plan.model.moe_layers[0] = 0;
+    assert_fails(bl_export_check(&bl_engine_trtllm, &plan, &x, &err), BL_ERR_MODEL,
+                 "is not a MoE layer of toy");
+    assert_int_equal(err.layer, 1);
+    plan.model.moe_layers[0] = 1;
+    plan.placement.n_layers = 1;
+    assert_fails(bl_export_check(&bl_engine_trtllm, &plan, &x, &err), BL_ERR_MODEL,
+                 "the plan leaves it out");
+    assert_int_equal(err.layer, 2);
+    plan.placement.n_layers = 2;
     bl_plan_free(&plan);
 }
 
-static bl_status read_map(const char *text, const bl_model *model, int n_ranks, bl_placement *out,
-                          int *duplicates, bl_error *err) {
-    json_t *root;
-    BL_TRY(bl_json_parse(text, strlen(text), "map", &root, err));
-    assert_true(bl_sglang_is_map(root));
-    const bl_status st = bl_sglang_read(root, "map", model, n_ranks, out, duplicates, err);
-    json_decref(root);
-    return st;
+/* What is told about the start: the numbers an engine must be given, and where it will differ. */
+static void starts_are_told(void **state) {
+    (void)state;
+    static const struct {
+        const char *engine, *part, *other;
+    } cases[] = {
+        {"sglang",
+         "--init-expert-location F --ep-size 2 --ep-num-redundant-experts 1 "
+         "--ep-dispatch-algorithm dynamic",
+         "SGLang serves copies by the rule nearest"},
+        {"trtllm", "--ep_size 2", "moe_config: {load_balancer: F}"},
+        {"vllm-ascend", "{\"expert_map_path\": \"F\"}", "by the rule fixed"},
+        {"omni", "pattern_path: F", "2 experts per rank and 2 copies of one"},
+        {"eplb", "num_replicas 4, num_gpus 2",
+         "row 0 is decoder layer 1, the last of 2 rows layer 2"},
+        {"vllm-patched", "needs a patched vLLM, with pull request #49572",
+         "{\"num_redundant_experts\": 1, \"initial_expert_map_path\": \"F\"}"},
+    };
+    bl_plan plan = plan_of(LAYERS, 2, WHOLE);
+    plan.model.n_mtp_layers = 1;
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        bl_error err;
+        bl_export x;
+        char *text;
+        size_t bytes;
+        const char *path = bl_test_temp("told");
+        const bl_engine *engine = engine_of(cases[c].engine);
+        assert_ok(bl_export_check(engine, &plan, &x, &err));
+        FILE *out = fopen(path, "w");
+        assert_non_null(out);
+        bl_export_tell(engine, &x, "F", out);
+        fclose(out);
+        assert_ok(bl_read_file(path, 4096, &text, &bytes, &err));
+        bl_test_has(text, cases[c].part);
+        bl_test_has(text, cases[c].other);
+        bl_test_has(text, "the 1 multi-token-prediction layers");
+        /* Only where the rules differ. */
+        assert_int_equal(strstr(text, "was made for the rule") != NULL,
+                         engine->rule != BL_RULE_EVEN);
+        free(text);
+    }
+    bl_plan_free(&plan);
+}
+
+/* ---- in ---------------------------------------------------------------------------------------*/
+
+static void all_come_back_as_they_went(void **state) {
+    (void)state;
+    static const char *const names[] = {"back.json", "back.npy"};
+    bl_plan plan = plan_of(LAYERS, 2, WHOLE);
+    for (const bl_engine *const *e = bl_engines; *e != NULL; e++) {
+        for (size_t n = 0; n < 2; n++) {
+            bl_error err;
+            bl_export x;
+            bl_plan again;
+            int duplicates = -1;
+            const char *path = exported(*e, &plan, names[n], &x);
+            assert_ok(bl_current_load(path, &plan.model, 2, &again, &duplicates, &err));
+            assert_int_equal(duplicates, 0);
+            assert_string_equal(again.digest.hex, plan.digest.hex);
+            bl_plan_free(&again);
+        }
+    }
+    bl_plan_free(&plan);
+}
+
+static bl_status read_text(const char *text, const bl_model *model, bl_plan *out, int *duplicates,
+                           bl_error *err) {
+    return bl_current_parse(text, strlen(text), "map", model, 2, out, duplicates, err);
 }
 
 #define MAP(rows) "{\"physical_to_logical_map\":[" rows "]}"
+#define ROWS(text) "num_slots: 4\ninitial_global_assignments: {" text "}\n"
 
-static void comes_back_as_it_went(void **state) {
+static void other_forms_are_read(void **state) {
+    (void)state;
+    static const char *const cases[] = {
+        YAML_FILE,
+        ROWS("2: [2,0,1,2], 1: [0,1,2,0]"),
+        "# made by hand\n---\nlayer_updates_per_iter: 5\n" ROWS("1: [0,1,2,0], 2: [2,0,1,2]"),
+        "{\"num_slots\":4,\"initial_global_assignments\":{\"1\":[0,1,2,0],\"2\":[2,0,1,2]}}",
+        ASCEND_FILE(
+            "," ASCEND_LAYER(2, "[0,1]", "[2,0]")), /* the third is multi-token prediction */
+        "{\"phy2log\":[[0,1,2,0],[2,0,1,2]]}",
+    };
+    bl_plan plan = plan_of(LAYERS, 2, WHOLE);
+    plan.model.n_mtp_layers = 1;
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        bl_error err;
+        bl_plan again;
+        int duplicates;
+        assert_ok(read_text(cases[c], &plan.model, &again, &duplicates, &err));
+        assert_string_equal(again.digest.hex, plan.digest.hex);
+        bl_plan_free(&again);
+    }
+    bl_plan_free(&plan);
+}
+
+static void one_row_stands_for_all_layers(void **state) {
     (void)state;
     bl_error err;
     bl_plan plan = plan_of(LAYERS, 2, WHOLE), again;
-    bl_sglang_start start;
-    bl_placement placement;
-    int duplicates = -1;
-    const char *path = bl_test_temp("there.json");
-    char *text;
-    size_t bytes;
-    assert_ok(bl_sglang_write(&plan, path, &start, &err));
-    assert_ok(bl_read_file(path, 4096, &text, &bytes, &err));
-    assert_ok(read_map(text, &plan.model, 2, &placement, &duplicates, &err));
-    assert_int_equal(duplicates, 0);
-    assert_ok(bl_plan_create(&plan.model, &placement, &again, &err));
-    assert_null(placement.layers);
-    assert_string_equal(again.digest.hex, plan.digest.hex);
-    free(text);
-    bl_plan_free(&plan);
+    int duplicates;
+    assert_ok(read_text("[1,0,2,1]", &plan.model, &again, &duplicates, &err));
+    for (int l = 0; l < 2; l++) {
+        const int32_t want[] = {1, 0, 2, 1};
+        assert_memory_equal(again.placement.layers[l].expert, want, sizeof want);
+    }
     bl_plan_free(&again);
+    bl_plan_free(&plan);
 }
 
 static void a_second_copy_on_a_rank_is_emptied(void **state) {
     (void)state;
     bl_error err;
-    bl_plan plan = plan_of(LAYERS, 2, WHOLE);
-    bl_placement placement;
+    static const char *const cases[] = {
+        MAP("[0,0,0,0],[0,0,1,2],[0,1,2,0]"),
+        ROWS("1: [0,0,1,2], 2: [0,1,2,0]"),
+        "[[0,0,1,2],[0,1,2,0]]",
+    };
+    bl_plan plan = plan_of(LAYERS, 2, WHOLE), again;
     int duplicates = 0;
-    assert_ok(read_map(MAP("[0,0,0,0],[0,0,1,2],[0,1,2,0]"), &plan.model, 2, &placement,
-                       &duplicates, &err));
-    assert_int_equal(duplicates, 1);
-    assert_int_equal(placement.layers[0].expert[0], 0);
-    assert_int_equal(placement.layers[0].expert[1], BL_NO_EXPERT);
-    bl_placement_free(&placement);
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        assert_ok(read_text(cases[c], &plan.model, &again, &duplicates, &err));
+        assert_int_equal(duplicates, 1);
+        assert_int_equal(again.placement.layers[0].expert[0], 0);
+        assert_int_equal(again.placement.layers[0].expert[1], BL_NO_EXPERT);
+        bl_plan_free(&again);
+    }
+    assert_fails(read_text("{\"moe_layer_count\":2,\"layer_list\":[" ASCEND_LAYER(
+                               0, "[0,0]", "[1,2]") "," ASCEND_LAYER(1, "[0,1]", "[2,0]") "]}",
+                           &plan.model, &again, &duplicates, &err),
+                 BL_ERR_PARSE, "rank 0 holds expert 0 twice, which vllm-ascend refuses");
+    bl_plan_free(&plan);
+}
+
+typedef struct hostile {
+    const char *text;
+    bl_status code;
+    const char *part;
+} hostile;
+
+static void refuse_all(const hostile *cases, size_t n_cases) {
+    bl_error err;
+    bl_plan plan = plan_of(LAYERS, 2, WHOLE), out;
+    int duplicates;
+    for (size_t c = 0; c < n_cases; c++)
+        assert_fails(read_text(cases[c].text, &plan.model, &out, &duplicates, &err), cases[c].code,
+                     cases[c].part);
     bl_plan_free(&plan);
 }
 
 static void hostile_maps_are_refused(void **state) {
     (void)state;
-    bl_error err;
-    static const struct {
-        const char *text;
-        bl_status code;
-        const char *part;
-    } cases[] = {
+    static const hostile cases[] = {
         {"{\"physical_to_logical_map\":7}", BL_ERR_PARSE, "an array"},
+        {"{\"physical_to_logical_map\":[],\"ep_size\":2}", BL_ERR_PARSE,
+         "\"ep_size\" does not belong"},
         {MAP("[0,1,2,0],[0,1,2,0]"), BL_ERR_SHAPE, "2 rows, but toy has 3"},
         {MAP("[0,1,2,0],[0,1,2,0],[0,1,2,0],[0,1,2,0]"), BL_ERR_SHAPE, "4 rows"},
         {MAP("[],[0,1,2],[0,1,2]"), BL_ERR_SHAPE, "3 slots do not divide over 2 ranks"},
         {MAP("[],[],[]"), BL_ERR_SHAPE, "0 slots"},
+        {MAP("[],[0,1],[0,1]"), BL_ERR_SHAPE, "2 slots cannot hold the 3 experts"},
         {MAP("[],[0,1,2,0],[0,1,2]"), BL_ERR_SHAPE, "has 3 slots"},
         {MAP("[],[0,1,2,0],7"), BL_ERR_SHAPE, "0 slots"},
-        {MAP("[],[0,1,2,-1],[0,1,2,0]"), BL_ERR_RANGE, "slot 3"},
+        {MAP("[],[0,1,2,-1],[0,1,2,0]"), BL_ERR_RANGE, "slot 3 holds -1"},
         {MAP("[],[0,1,2,3],[0,1,2,0]"), BL_ERR_RANGE, "[0, 3)"},
+        {MAP("[],[0,1,2,4294967296],[0,1,2,0]"), BL_ERR_RANGE, "holds 4294967296"},
         {MAP("[],[0,1,2,1.0],[0,1,2,0]"), BL_ERR_RANGE, "slot 3"},
         {MAP("[],[0,1,0,1],[0,1,2,0]"), BL_ERR_INFEASIBLE, "expert 2 has no slot"},
+        {"[[0,1,2,0]]", BL_ERR_SHAPE, "1 layers, but toy has 2 MoE layers (of 3 decoder layers)"},
+        {"[[0,1,2,0],[0,1,2,0],[0,1,2,0]]", BL_ERR_SHAPE, "3 layers"},
+        {"[]", BL_ERR_SHAPE, "0 layers"},
+        {"{\"phy2log\":{}}", BL_ERR_PARSE, "an array"},
+        {"{\"phy2log\":[[0,1,2,0],[0,1,2]]}", BL_ERR_SHAPE, "has 3 slots"},
     };
-    bl_plan plan = plan_of(LAYERS, 2, WHOLE);
-    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
-        bl_placement placement;
-        assert_fails(read_map(cases[c].text, &plan.model, 2, &placement, NULL, &err), cases[c].code,
-                     cases[c].part);
-    }
+    refuse_all(cases, sizeof cases / sizeof cases[0]);
+}
+
+static void hostile_configurations_are_refused(void **state) {
+    (void)state;
+    static const hostile cases[] = {
+        {ROWS("1: [0,1,2,0]"), BL_ERR_SHAPE, "no row for it"},
+        {ROWS("0: [0,1,2,0], 1: [0,1,2,0], 2: [0,1,2,0]"), BL_ERR_SHAPE, "3 rows, but toy has 2"},
+        {ROWS("1: [0,1,2,0], 02: [0,1,2,0]"), BL_ERR_SHAPE, "no row for it"},
+        {ROWS("1: [0,1,2,0], 1: [0,1,2,0]"), BL_ERR_PARSE, "key \"1\" is given twice"},
+        {ROWS("1: [0,1,2,0], 2: [0,1,2]"), BL_ERR_SHAPE, "has 3 slots"},
+        {ROWS("1: [0,1,2,0], 2: [0,1,2,x]"), BL_ERR_RANGE, "slot 3 does not hold"},
+        {ROWS("1: [0,1,2,0], 2: [0,1,2,010]"), BL_ERR_PARSE, "\"010\" is not a whole number"},
+        {"ep_size: 2\n" ROWS("1: [0,1,2,0], 2: [0,1,2,0]"), BL_ERR_PARSE, "\"ep_size\" does not"},
+        {"initial_global_assignments: {}\n", BL_ERR_PARSE, "\"num_slots\" is missing"},
+        {"num_slots: 5\ninitial_global_assignments: {1: [0,1,2,0,1], 2: [0,1,2,0,1]}\n",
+         BL_ERR_SHAPE, "5 slots do not divide"},
+        {"num_slots: 2000000000\ninitial_global_assignments: {1: [0], 2: [0]}\n", BL_ERR_SHAPE,
+         "2000000000 slots"},
+        {"num_slots: 0\ninitial_global_assignments: {}\n", BL_ERR_RANGE, "num_slots"},
+        {"num_slots: [\n", BL_ERR_PARSE, "not YAML"},
+    };
+    refuse_all(cases, sizeof cases / sizeof cases[0]);
+}
+
+#define ASCEND(count, layers) "{\"moe_layer_count\":" count ",\"layer_list\":[" layers "]}"
+#define GOOD ASCEND_LAYER(0, "[0,1]", "[2,0]")
+
+static void hostile_expert_maps_are_refused(void **state) {
+    (void)state;
+    static const hostile cases[] = {
+        {"{\"moe_layer_count\":2}", BL_ERR_PARSE, "\"layer_list\" is missing"},
+        {ASCEND("1", GOOD), BL_ERR_SHAPE, "1 layers, but toy has 2 MoE layers"},
+        {ASCEND("3", GOOD), BL_ERR_SHAPE, "3 layers"},
+        {ASCEND("2", GOOD), BL_ERR_SHAPE, "is 2, but 1 layers are listed"},
+        {ASCEND("2", GOOD "," GOOD), BL_ERR_SHAPE, "layer_id 0 stands at position 1"},
+        {ASCEND("2", GOOD "," ASCEND_LAYER(1, "[0,1]", "[2,0]") "," ASCEND_LAYER(2, "[0]", "[1]")),
+         BL_ERR_SHAPE, "3 layers are listed"}, /* toy has no layer of multi-token prediction */
+        {ASCEND("2", "7,7"), BL_ERR_PARSE, "position 0"},
+        {ASCEND("2", GOOD "," ASCEND_LAYER(1, "[0,1]", "[2]")), BL_ERR_SHAPE, "has 1 slots"},
+        {ASCEND("2", GOOD "," ASCEND_LAYER(1, "[0,1]", "[2,3]")), BL_ERR_RANGE, "slot 3 holds 3"},
+        {ASCEND("2", GOOD "," ASCEND_LAYER(1, "[0,1]", "[1,0]")), BL_ERR_INFEASIBLE, "expert 2"},
+        {ASCEND("2", "{\"layer_id\":0,\"device_count\":1,\"device_list\":[{\"device_id\":0,"
+                     "\"device_expert\":[0,1,2]}]},7"),
+         BL_ERR_SHAPE, "1 devices and lists 1, not 2"},
+        {ASCEND("2", "{\"layer_id\":0,\"device_count\":2,\"device_list\":[{\"device_id\":1,"
+                     "\"device_expert\":[0,1]},{\"device_id\":0,\"device_expert\":[2,0]}]},7"),
+         BL_ERR_SHAPE, "device_id 1 stands at position 0"},
+        {ASCEND("2", "{\"layer_id\":0,\"device_count\":2,\"device_list\":[7,7]},7"), BL_ERR_SHAPE,
+         "0 slots"},
+    };
+    refuse_all(cases, sizeof cases / sizeof cases[0]);
+}
+
+static void what_fits_two_or_none_is_refused(void **state) {
+    (void)state;
+    static const hostile cases[] = {
+        {"{\"physical_to_logical_map\":[],\"layer_list\":[]}", BL_ERR_PARSE,
+         "two formats, SGLang and vllm-ascend"},
+        {"{\"initial_global_assignments\":{},\"phy2log\":[]}", BL_ERR_PARSE,
+         "two formats, TensorRT-LLM and EPLB"},
+        {"{\"num_hidden_layers\":3}", BL_ERR_PARSE, "not a placement Ballast knows"},
+        {"hello", BL_ERR_PARSE, "not a placement Ballast knows"},
+        {"", BL_ERR_PARSE, "empty"},
+        {"{\"format\":\"x\"}", BL_ERR_VERSION, "format"},
+        {"PK\x03\x04rest", BL_ERR_UNSUPPORTED, "save the map as JSON"},
+        {"\x93NUMPY", BL_ERR_PARSE, ".npy"},
+        {"{\"physical_to_logical_map\":[[0,1", BL_ERR_PARSE, "column"},
+    };
+    refuse_all(cases, sizeof cases / sizeof cases[0]);
+}
+
+static void refuse_array(const char *descr, const size_t *shape, int n_dims, const void *data,
+                         bl_status code, const char *part) {
+    bl_error err;
+    bl_plan plan = plan_of(LAYERS, 2, WHOLE), out;
+    int duplicates;
+    const char *path = bl_test_temp("hostile.npy");
+    assert_ok(bl_npy_write(path, descr, shape, n_dims, data, &err));
+    assert_fails(bl_current_load(path, &plan.model, 2, &out, &duplicates, &err), code, part);
     bl_plan_free(&plan);
+}
+
+static void hostile_arrays_are_refused(void **state) {
+    (void)state;
+    static const int32_t two[12] = {1, 1, 0, 1, 0, 1, 1, 0, 1, 0, 2, 1};
+    static const int32_t short_rank[12] = {1, 1, 0, 1, 0, 1, 1, 0, 1, 0, 0, 1};
+    static const int32_t long_rank[12] = {1, 1, 0, 1, 0, 1, 1, 0, 1, 1, 1, 1};
+    static const int32_t gone[12] = {1, 1, 0, 1, 0, 1, 1, 0, 1, 1, 0, 1};
+    static const int32_t none[12] = {0};
+    static const double real[12] = {1};
+    const size_t shape[] = {2, 2, 3}, ranks[] = {3, 2, 2}, layers[] = {2, 1, 6}, table[] = {2, 4};
+    const size_t flat[] = {12};
+    refuse_array("<i4", shape, 3, two, BL_ERR_RANGE, "rank 1, expert 1: a pattern is of 0 and 1");
+    refuse_array("<i4", shape, 3, short_rank, BL_ERR_SHAPE, "rank 1 holds 1 experts");
+    refuse_array("<i4", shape, 3, long_rank, BL_ERR_SHAPE, "rank 1 holds 3 experts");
+    refuse_array("<i4", shape, 3, gone, BL_ERR_INFEASIBLE, "expert 1 has no slot");
+    refuse_array("<i4", shape, 3, none, BL_ERR_SHAPE, "0 slots");
+    refuse_array("<i4", ranks, 3, two, BL_ERR_SHAPE, "3 ranks and 2 experts");
+    refuse_array("<i4", layers, 3, two, BL_ERR_SHAPE, "1 layers, but toy has 2");
+    refuse_array("<f8", shape, 3, real, BL_ERR_PARSE, "real numbers");
+    refuse_array("<f8", table, 2, real, BL_ERR_PARSE, "ballast import");
+    refuse_array("<i4", table, 2, none, BL_ERR_INFEASIBLE, "expert 1 has no slot");
+    refuse_array("<i4", flat, 1, none, BL_ERR_PARSE, "not a placement Ballast knows");
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(file_is_exact),
-        cmocka_unit_test(what_the_format_cannot_hold_is_refused),
-        cmocka_unit_test(comes_back_as_it_went),
+        cmocka_unit_test(files_are_exact),
+        cmocka_unit_test(arrays_are_exact),
+        cmocka_unit_test(what_no_engine_can_hold_is_refused),
+        cmocka_unit_test(layers_are_those_of_the_model),
+        cmocka_unit_test(starts_are_told),
+        cmocka_unit_test(all_come_back_as_they_went),
+        cmocka_unit_test(other_forms_are_read),
+        cmocka_unit_test(one_row_stands_for_all_layers),
         cmocka_unit_test(a_second_copy_on_a_rank_is_emptied),
         cmocka_unit_test(hostile_maps_are_refused),
+        cmocka_unit_test(hostile_configurations_are_refused),
+        cmocka_unit_test(hostile_expert_maps_are_refused),
+        cmocka_unit_test(what_fits_two_or_none_is_refused),
+        cmocka_unit_test(hostile_arrays_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
