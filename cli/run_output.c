@@ -155,45 +155,104 @@ static size_t common_steps(const bl_run_job *job, const bl_run_report *reports) 
     return n;
 }
 
-static bl_status add_steps(json_t *root, const bl_run_job *job, const bl_run_report *reports,
-                           bl_error *err) {
-    const size_t n = common_steps(job, reports), n_layers = (size_t)job->config.n_layers;
-    double *us, *imbalance;
-    size_t n_imbalance = 0;
-    BL_TRY(BL_CALLOC(us, n, err));
-    if (BL_CALLOC(imbalance, n * n_layers, err) < 0) {
-        free(us);
-        return BL_ERR_NOMEM;
-    }
-    json_t *per_step = json_array();
-    for (size_t step = 0; step < n; step++) {
-        const size_t first = n_imbalance;
-        int64_t tokens = 0;
-        double sum = 0;
+/* What every step cost, over all ranks. */
+typedef struct step_figures {
+    size_t n_steps, n_layers;
+    double *us;        /* [n_steps] of the slowest rank */
+    double *imbalance; /* [n_steps][n_layers], 0 where a layer had no rows */
+    double *scratch;   /* [n_steps * n_layers] */
+} step_figures;
+
+static void free_figures(step_figures *f) {
+    free(f->us);
+    free(f->imbalance);
+    free(f->scratch);
+}
+
+static bl_status measure_steps(const bl_run_job *job, const bl_run_report *reports, step_figures *f,
+                               bl_error *err) {
+    *f = (step_figures){.n_steps = common_steps(job, reports),
+                        .n_layers = (size_t)job->config.n_layers};
+    BL_TRY(BL_CALLOC(f->us, f->n_steps, err));
+    BL_TRY(BL_CALLOC(f->imbalance, f->n_steps * f->n_layers, err));
+    BL_TRY(BL_CALLOC(f->scratch, f->n_steps * f->n_layers, err));
+    for (size_t step = 0; step < f->n_steps; step++) {
         for (int g = 0; g < job->n_ranks; g++) {
             const double took = (double)reports[g].log.steps[step].total_ns * 1e-3;
-            us[step] = took > us[step] ? took : us[step];
-            tokens += reports[g].log.steps[step].n_tokens;
+            f->us[step] = took > f->us[step] ? took : f->us[step];
         }
-        for (int layer = 0; layer < job->config.n_layers; layer++) {
-            imbalance[n_imbalance] = imbalance_of(job, reports, step, layer);
-            sum += imbalance[n_imbalance];
-            n_imbalance += imbalance[n_imbalance] > 0;
-        }
-        const size_t layers = n_imbalance - first;
-        json_array_append_new(per_step,
-                              json_pack("{s:I, s:I, s:f, s:f}", "step",
-                                        (json_int_t)reports[0].log.steps[step].step, "tokens",
-                                        (json_int_t)tokens, "us", us[step], "imbalance",
-                                        layers > 0 ? sum / (double)layers : 0.0));
+        for (size_t layer = 0; layer < f->n_layers; layer++)
+            f->imbalance[step * f->n_layers + layer] = imbalance_of(job, reports, step, (int)layer);
     }
-    json_object_set_new(root, "steps", json_integer((json_int_t)n));
-    json_object_set_new(root, "step_us", summary(us, n));
-    json_object_set_new(root, "imbalance", summary(imbalance, n_imbalance));
-    json_object_set_new(root, "per_step", per_step);
-    free(us);
-    free(imbalance);
     return BL_OK;
+}
+
+/* Copy the values that are above 0 to `out`; returns how many. */
+static size_t keep_positive(const double *values, size_t n, double *out) {
+    size_t kept = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (values[i] > 0)
+            out[kept++] = values[i];
+    }
+    return kept;
+}
+
+/* {"steps","step_us","imbalance"} of the steps [first, end). */
+static json_t *range_json(step_figures *f, size_t first, size_t end) {
+    json_t *made = json_pack("{s:I}", "steps", (json_int_t)(end - first));
+    size_t n = keep_positive(f->us + first, end - first, f->scratch);
+    json_object_set_new(made, "step_us", summary(f->scratch, n));
+    n = keep_positive(f->imbalance + first * f->n_layers, (end - first) * f->n_layers, f->scratch);
+    json_object_set_new(made, "imbalance", summary(f->scratch, n));
+    return made;
+}
+
+static json_t *step_json(const bl_run_job *job, const bl_run_report *reports, step_figures *f,
+                         size_t step) {
+    const bl_step_record *record = &reports[0].log.steps[step];
+    int64_t tokens = 0;
+    double sum = 0;
+    for (int g = 0; g < job->n_ranks; g++)
+        tokens += reports[g].log.steps[step].n_tokens;
+    const size_t n = keep_positive(f->imbalance + step * f->n_layers, f->n_layers, f->scratch);
+    for (size_t layer = 0; layer < n; layer++)
+        sum += f->scratch[layer];
+    return json_pack("{s:I, s:I, s:f, s:f, s:b}", "step", (json_int_t)record->step, "tokens",
+                     (json_int_t)tokens, "us", f->us[step], "imbalance",
+                     n > 0 ? sum / (double)n : 0.0, "moving", (record->flags & BL_NOTE_BUSY) != 0);
+}
+
+static void add_around_moves(json_t *root, const bl_run_report *reports, step_figures *f) {
+    size_t first = f->n_steps, end = 0;
+    for (size_t step = 0; step < f->n_steps; step++) {
+        if ((reports[0].log.steps[step].flags & BL_NOTE_BUSY) == 0)
+            continue;
+        first = step < first ? step : first;
+        end = step + 1;
+    }
+    if (end == 0)
+        return;
+    json_object_set_new(root, "around_moves",
+                        json_pack("{s:o, s:o, s:o}", "before", range_json(f, 0, first), "during",
+                                  range_json(f, first, end), "after",
+                                  range_json(f, end, f->n_steps)));
+}
+
+static bl_status add_steps(json_t *root, const bl_run_job *job, const bl_run_report *reports,
+                           bl_error *err) {
+    step_figures f;
+    const bl_status st = measure_steps(job, reports, &f, err);
+    if (st >= 0) {
+        json_t *all = range_json(&f, 0, f.n_steps), *per_step = json_array();
+        json_object_update(root, all);
+        json_decref(all);
+        for (size_t step = 0; step < f.n_steps; step++)
+            json_array_append_new(per_step, step_json(job, reports, &f, step));
+        json_object_set_new(root, "per_step", per_step);
+        add_around_moves(root, reports, &f);
+    }
+    free_figures(&f);
+    return st;
 }
 
 static void add_stages(json_t *root, const bl_run_job *job, const bl_run_report *reports) {

@@ -9,8 +9,12 @@
  *      "texts":[...],"tokens":[[...]],"stopped":false,      when prompts were served
  *      "steps":N,"step_us":{"mean","p50","p95","p99","max"},"imbalance":{...},
  *      "stage_us":{"route",...},"sent":{"bytes","rows","messages"},
- *      "per_step":[{"step","tokens","us","imbalance"}, ...],
+ *      "per_step":[{"step","tokens","us","imbalance","moving"}, ...],
+ *      "around_moves":{"before":{"steps","step_us","imbalance"},"during":{...},"after":{...}},
  *      "trace":{"pushed","written","dropped","rejected"}}     when routing was recorded
+ *
+ * A step is `moving` when a move of experts was under way on some rank. around_moves is there when
+ * any was: "during" reaches from the first moving step to the last.
  *
  * Texts are the tokens' bytes as UTF-8, with U+FFFD for bytes that are not; `tokens` is exact.
  */

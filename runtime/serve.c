@@ -84,6 +84,7 @@ bl_status bl_serve_log_step(bl_serve_log *log, const bl_step_result *result, bl_
     BL_TRY(st);
     bl_step_record *record = &log->steps[log->n_steps];
     *record = (bl_step_record){.step = result->step,
+                               .flags = result->flags,
                                .n_tokens = result->n_tokens,
                                .total_ns = result->total_ns,
                                .layers_ns = result->layers_ns,

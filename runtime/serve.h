@@ -50,6 +50,7 @@ typedef struct bl_completion {
 /* What one step cost this rank. */
 typedef struct bl_step_record {
     uint64_t step;
+    uint32_t flags;   /* of all ranks, or-ed: BL_NOTE_BUSY while experts move */
     int64_t n_tokens; /* of this rank */
     uint64_t total_ns, layers_ns;
     uint64_t stage_ns[BL_N_STAGES];
