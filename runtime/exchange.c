@@ -1,8 +1,8 @@
 #include "runtime/exchange.h"
 
 #include "core/progress.h"
+#include "runtime/buffer.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 typedef enum exchange_kind { ALLGATHER, ALLTOALLV, N_KINDS } exchange_kind;
@@ -65,7 +65,7 @@ bl_status bl_exchange_allgather(bl_exchange *exchange, const void *mine, size_t 
 
 static bl_status copy_own_part(const round_state *round, const bl_outgoing *part, bl_message *out,
                                bl_error *err) {
-    unsigned char *data = malloc(part->bytes > 0 ? part->bytes : 1);
+    unsigned char *data = bl_buffer_alloc(part->bytes);
     if (data == NULL)
         return bl_fail(err, BL_ERR_NOMEM, "out of memory: a message of %zu bytes", part->bytes);
     if (part->bytes > 0)

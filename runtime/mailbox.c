@@ -1,6 +1,7 @@
 #include "runtime/mailbox.h"
 
 #include "core/mem.h"
+#include "runtime/buffer.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -39,7 +40,7 @@ bl_envelope *bl_envelope_new(int from, uint64_t number, uint64_t mark, size_t by
     if (envelope == NULL)
         return NULL;
     envelope->number = number;
-    envelope->message = (bl_message){from, mark, bytes, malloc(bytes > 0 ? bytes : 1)};
+    envelope->message = (bl_message){from, mark, bytes, bl_buffer_alloc(bytes)};
     if (envelope->message.data == NULL) {
         free(envelope);
         return NULL;

@@ -2,13 +2,13 @@
 
 #include "core/hash.h"
 #include "core/mem.h"
+#include "runtime/buffer.h"
 
 #include <assert.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define ALIGNMENT ((size_t)64) /* a cache line, and what vector loads want */
 #define NO_BUFFER (-1)
 
 /* Where a buffer is in its life. */
@@ -25,7 +25,7 @@ typedef struct layer_table {
 
 struct bl_store {
     int rank, n_layers, n_experts, n_buffers, n_free;
-    size_t bundle_bytes, stride; /* stride: bundle_bytes rounded up to ALIGNMENT */
+    size_t bundle_bytes, stride; /* stride: bundle_bytes rounded up to BL_BUFFER_ALIGNMENT */
     unsigned char *memory;       /* [n_buffers][stride] */
     unsigned char *use;          /* [n_buffers] buffer_use */
     int *free;                   /* [n_buffers]: the first n_free are the pool, a stack */
@@ -67,12 +67,12 @@ static bl_status take_memory(bl_store *store, const bl_placement *initial, int n
     if (n_buffers > INT_MAX || !bl_size_mul(n_buffers, store->stride, &bytes))
         return bl_fail(err, BL_ERR_NOMEM, "%zu expert buffers of %zu bytes are too many", n_buffers,
                        store->stride);
-    void *memory;
-    if (posix_memalign(&memory, ALIGNMENT, bytes > 0 ? bytes : ALIGNMENT) != 0)
+    store->memory = bl_buffer_alloc(bytes);
+    if (store->memory == NULL)
         return bl_fail(err, BL_ERR_NOMEM,
                        "out of memory for %zu expert buffers (slots and spares) of %zu bytes",
                        n_buffers, store->stride);
-    store->memory = memset(memory, 0, bytes);
+    memset(store->memory, 0, bytes);
     store->n_buffers = (int)n_buffers;
     BL_TRY(BL_CALLOC(store->use, n_buffers, err));
     return BL_CALLOC(store->free, n_buffers, err);
@@ -117,7 +117,7 @@ bl_status bl_store_create(const bl_placement *initial, int rank, size_t bundle_b
                           bl_store **out, bl_error *err) {
     if (rank < 0 || rank >= initial->n_ranks)
         return bl_fail(err, BL_ERR_RANGE, "rank %d is not below %d", rank, initial->n_ranks);
-    if (bundle_bytes == 0 || bundle_bytes > SIZE_MAX - ALIGNMENT || n_spares < 0)
+    if (bundle_bytes == 0 || bundle_bytes > SIZE_MAX - BL_BUFFER_ALIGNMENT || n_spares < 0)
         return bl_fail(err, BL_ERR_RANGE, "an expert of %zu bytes and %d spares make no store",
                        bundle_bytes, n_spares);
     BL_TRY(bl_placement_check(initial, NULL, err));
@@ -126,7 +126,8 @@ bl_status bl_store_create(const bl_placement *initial, int rank, size_t bundle_b
     store->rank = rank;
     store->n_experts = initial->n_experts;
     store->bundle_bytes = bundle_bytes;
-    store->stride = (bundle_bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    store->stride =
+        (bundle_bytes + BL_BUFFER_ALIGNMENT - 1) / BL_BUFFER_ALIGNMENT * BL_BUFFER_ALIGNMENT;
     const bl_status st = fill(store, initial, n_spares, err);
     if (st < 0) {
         bl_store_free(store);

@@ -52,7 +52,7 @@ typedef struct bl_message {
     int from;
     uint64_t mark; /* sequence mark given by the sender */
     size_t bytes;
-    unsigned char *data; /* aligned to 16, not NULL even when empty; owned by the receiver until
+    unsigned char *data; /* aligned to 64, not NULL even when empty; owned by the receiver until
                             bl_message_free() */
 } bl_message;
 

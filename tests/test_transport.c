@@ -65,7 +65,7 @@ static bl_status check_content(const bl_message *message, int from, uint64_t mar
                                bl_error *err) {
     REQUIRE(message->from == from && message->mark == mark);
     REQUIRE(message->bytes == bytes);
-    REQUIRE(message->data != NULL && (uintptr_t)message->data % 16 == 0);
+    REQUIRE(message->data != NULL && (uintptr_t)message->data % 64 == 0);
     unsigned char *expected = content(from, mark, bytes);
     const bool same = memcmp(expected, message->data, bytes) == 0;
     free(expected);
