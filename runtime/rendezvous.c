@@ -100,7 +100,9 @@ void bl_address_set_port(struct sockaddr_storage *address, uint16_t port) {
 static bl_status resolve(const char *text, bool to_listen, struct addrinfo **out, bl_error *err) {
     char host[256];
     const char *colon = text != NULL ? strrchr(text, ':') : NULL;
-    if (colon == NULL || colon == text || (size_t)(colon - text) >= sizeof host)
+    const int port = colon != NULL ? atoi(colon + 1) : 0; /* getaddrinfo() checks the rest */
+    if (colon == NULL || colon == text || (size_t)(colon - text) >= sizeof host || port < 1 ||
+        port > 65535)
         return bl_fail(err, BL_ERR_USAGE, "the ranks' meeting point \"%s\" is not HOST:PORT",
                        text != NULL ? text : "");
     const char *start = text;

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <ucs/type/status.h>
@@ -12,8 +13,9 @@
  * the caller's buffer and waited for. The copy costs less than the wait here. */
 #define COPY_BYTES ((size_t)64 << 10)
 
-/* How long to look for news before sleeping. Two switches to another process cost about as much. */
-#define SPIN_S 20e-6
+/* How long to look for news before sleeping, yielding the processor between two looks: a wake-up
+ * costs more than an answer takes, but where ranks outnumber processors another one needs ours. */
+#define SPIN_S 50e-6
 
 /* Between two looks at the deadline while asleep; UCX wakes us for everything else. */
 #define NAP_MS 500
@@ -44,8 +46,11 @@ static void on_sent(void *request, ucs_status_t status, void *user) {
 
 /* Hand a parcel to UCX; it is freed, now or later, unless it is waited for. */
 static void post(bl_ucx_peer *peer, parcel *sent, const void *data, size_t bytes) {
+    /* Small ones must leave without the peer's help; UCX would start to ask for it at 8 KiB. */
     ucp_request_param_t param = {
-        .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
+        .op_attr_mask =
+            UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS,
+        .flags = bytes <= COPY_BYTES ? UCP_AM_SEND_FLAG_EAGER : 0,
         .cb = {.send = on_sent},
         .user_data = sent,
     };
@@ -369,6 +374,7 @@ void bl_ucx_sleep(bl_ucx *ucx, double until_s) {
     do {
         if (progressed(ucx))
             return;
+        sched_yield();
     } while (bl_now_s() < start_s + SPIN_S);
     const double left_ms = (until_s - bl_now_s()) * 1e3;
     if (left_ms <= 0)

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define WAIT_S 60.0 /* for what must come; generous, because machines stall */
 #define MIB ((size_t)1 << 20)
@@ -289,6 +290,24 @@ static bl_status body_deadline(bl_transport *t, bl_error *err) {
     return receive_content(t, 0, BL_CHANNEL_MOVE, 9, 100, err);
 }
 
+/* A rank that waits sleeps: its thread uses next to no processor time. */
+static bl_status body_sleep(bl_transport *t, bl_error *err) {
+    BL_TRY(meet(t, 0, err));
+    if (bl_transport_rank(t) == 0) {
+        struct timespec before, after;
+        bl_message message;
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &before);
+        REQUIRE_FAILS(bl_transport_receive(t, 1, BL_CHANNEL_STEP, 0, 0.5, &message, &seen),
+                      BL_ERR_TIMEOUT, "rank 1");
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &after);
+        const double used_s = (double)(after.tv_sec - before.tv_sec) +
+                              (double)(after.tv_nsec - before.tv_nsec) * 1e-9;
+        REQUIRE(used_s < 0.1);
+        return send_content(t, 1, BL_CHANNEL_STEP, 1, 8, err);
+    }
+    return receive_content(t, 0, BL_CHANNEL_STEP, 1, 8, err);
+}
+
 /* A link takes what it holds, then holds its sender back, and only that link. */
 static bl_status body_full_link(bl_transport *t, bl_error *err) {
     const size_t bytes = BL_LINK_BYTES / 8 - 1000;
@@ -514,6 +533,7 @@ static const test_case cases[] = {
     {"200 rounds of exchanges, 4 ranks", 4, body_exchanges},
     {"exchanges out of step", 2, body_exchange_out_of_step},
     {"deadlines", 2, body_deadline},
+    {"a waiting rank sleeps", 2, body_sleep},
     {"a full link holds its sender back", 2, body_full_link},
     {"a lost rank is named and the others go on", 4, body_loss},
     {"the loss of a third ends a collective", 3, body_loss_of_a_third},
