@@ -111,6 +111,15 @@ static bl_status open_listener(bl_ucx *ucx, const bl_rendezvous *meeting, uint16
 
 /* ---- endpoints ------------------------------------------------------------------------------ */
 
+static bl_status fail_connect(const bl_ucx_peer *peer, const char *why, bl_error *err) {
+    const char *tls = getenv("UCX_TLS");
+    return bl_fail(err, BL_ERR_PEER,
+                   tls == NULL ? "rank %d and rank %d cannot connect through UCX: %s"
+                               : "rank %d and rank %d cannot connect through UCX: %s; UCX_TLS=%s "
+                                 "must hold a transport that notices the loss of a peer, like tcp",
+                   peer->owner->base.rank, peer->rank, why, tls);
+}
+
 /* Open an endpoint and be the first to speak on it. `params` says to whom. */
 static bl_status open_endpoint(bl_ucx_peer *peer, ucp_ep_params_t *params, bl_error *err) {
     params->field_mask |= UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER |
@@ -120,10 +129,7 @@ static bl_status open_endpoint(bl_ucx_peer *peer, ucp_ep_params_t *params, bl_er
     params->err_handler.arg = peer;
     const ucs_status_t status = ucp_ep_create(peer->owner->worker, params, &peer->endpoint);
     if (status != UCS_OK)
-        return bl_fail(err, BL_ERR_PEER,
-                       "UCX cannot connect rank %d to rank %d: %s (is UCX_TLS set to transports "
-                       "that notice the loss of a peer, such as tcp,self?)",
-                       peer->owner->base.rank, peer->rank, ucs_status_string(status));
+        return fail_connect(peer, ucs_status_string(status), err);
     bl_ucx_say(peer, BL_UCX_HELLO, BL_CHANNEL_CONTROL, 0);
     return BL_OK;
 }
@@ -158,7 +164,7 @@ static bl_status connect_all(bl_ucx *ucx, const struct sockaddr_storage *address
     for (int rank = 0; rank < ucx->base.n_ranks; rank++) {
         while (rank != ucx->base.rank && !ucx->peers[rank].has_spoken) {
             if (ucx->room.peers[rank] != BL_PEER_LIVE)
-                return bl_transport_fail_gone(&ucx->base, rank, BL_PEER_LOST, err);
+                return fail_connect(&ucx->peers[rank], "it went away or cannot be reached", err);
             if (bl_now_s() >= until_s)
                 return bl_fail(err, BL_ERR_TIMEOUT, "rank %d waited %g s for rank %d to connect",
                                ucx->base.rank, ucx->base.deadline_s, rank);
