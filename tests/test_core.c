@@ -1,6 +1,7 @@
 /* The common ground: errors, sizes, options, JSON, CSV, npy, files. */
 #include "tests/support/support.h"
 
+#include "core/base64.h"
 #include "core/csv.h"
 #include "core/hash.h"
 #include "core/io.h"
@@ -308,19 +309,42 @@ static void digests_are_stable(void **state) {
     assert_string_equal(bl_hasher_finish(hasher).hex, bl_digest_of("abc", 3).hex);
 }
 
+/* The test vectors of RFC 4648, and what is no base64. */
+static void base64_is_strict(void **state) {
+    (void)state;
+    bl_error err;
+    static const char *const good[][2] = {{"", ""},
+                                          {"Zg==", "f"},
+                                          {"Zm8=", "fo"},
+                                          {"Zm9v", "foo"},
+                                          {"Zm9vYg==", "foob"},
+                                          {"Zm9vYmE=", "fooba"},
+                                          {"+/+/", "\xfb\xff\xbf"}};
+    static const char *const wrong[][2] = {
+        {"Zg=", "no multiple of 4"},  {"Zg", "no multiple of 4"},  {"====", "character 1 of 4"},
+        {"Z===", "character 2 of 4"}, {"Zg==Zg==", "character 3"}, {"Zm9\n", "0x0a"},
+        {"Zh==", "bits behind"},      {"Zm9=", "bits behind"},     {"Zm-_", "character 3"}};
+    unsigned char *bytes = NULL;
+    size_t n = 99;
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        assert_ok(bl_base64_decode(good[i][0], strlen(good[i][0]), "x", &bytes, &n, &err));
+        assert_int_equal(n, strlen(good[i][1]));
+        assert_memory_equal(bytes, good[i][1], n);
+        free(bytes);
+    }
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+        assert_fails(bl_base64_decode(wrong[i][0], strlen(wrong[i][0]), "x", &bytes, &n, &err),
+                     BL_ERR_PARSE, wrong[i][1]);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(first_error_wins),
-        cmocka_unit_test(messages_are_one_line),
-        cmocka_unit_test(sizes_are_checked),
-        cmocka_unit_test(rng_is_reproducible),
-        cmocka_unit_test(options_are_parsed),
-        cmocka_unit_test(wrong_options_are_refused),
-        cmocka_unit_test(json_is_strict),
-        cmocka_unit_test(csv_rows_have_lines),
-        cmocka_unit_test(npy_round_trip),
-        cmocka_unit_test(npy_images_are_checked),
-        cmocka_unit_test(files_are_whole_or_absent),
+        cmocka_unit_test(first_error_wins),   cmocka_unit_test(messages_are_one_line),
+        cmocka_unit_test(sizes_are_checked),  cmocka_unit_test(rng_is_reproducible),
+        cmocka_unit_test(options_are_parsed), cmocka_unit_test(wrong_options_are_refused),
+        cmocka_unit_test(json_is_strict),     cmocka_unit_test(csv_rows_have_lines),
+        cmocka_unit_test(npy_round_trip),     cmocka_unit_test(npy_images_are_checked),
+        cmocka_unit_test(base64_is_strict),   cmocka_unit_test(files_are_whole_or_absent),
         cmocka_unit_test(digests_are_stable),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
