@@ -28,7 +28,7 @@ static const bl_opt OPTIONS[] = {
      .offset = offsetof(import_options, from),
      .metavar = "FORMAT",
      .required = true,
-     .help = "load-json, load-npy, load-csv, topk-npy or sglang-stat"},
+     .help = "load-json, load-npy, load-csv, topk-npy, sglang-stat, sglang-reply or vllm-reply"},
     {.name = "model",
      .type = BL_OPT_STRING,
      .offset = offsetof(import_options, model),
@@ -70,7 +70,7 @@ static const bl_opt OPTIONS[] = {
     {0}};
 
 static bl_status check_format(const char *format, bl_error *err) {
-    const char *names[16];
+    const char *names[32];
     size_t n = 0;
     for (; bl_importers[n].name != NULL; n++) {
         names[n] = bl_importers[n].name;
@@ -108,9 +108,6 @@ static bl_status run(void *user, int n_args, char **args, bl_error *err) {
     BL_TRY(check_format(options->from, err));
     if (options->compose != NULL)
         BL_TRY(bl_import_parse_compose(options->compose, &how, err));
-    if (options->compose != NULL && strncmp(options->from, "topk-", 5) != 0)
-        return bl_fail(err, BL_ERR_USAGE,
-                       "--compose makes steps from tokens; %s holds steps already", options->from);
     if (options->model != NULL) {
         BL_TRY(bl_model_load(options->model, &model, err));
         how.model = &model;
@@ -133,8 +130,9 @@ const bl_verb bl_verb_import = {
     .summary = "turn other tools' routing data into a trace",
     .details = "Several inputs follow one another as steps of one trace. Which decoder layer a row "
                "is comes from the file, the model or --layers, and is never guessed. Dumps of "
-               "single tokens have no steps: --compose makes them, and without it all tokens are "
-               "one step; both are labelled as composed.",
+               "single tokens (topk-npy) and replies (sglang-reply, vllm-reply) have no steps: "
+               "--compose makes them, and without it all tokens are one step; both are labelled "
+               "as composed.",
     .options = OPTIONS,
     .options_bytes = sizeof(import_options),
     .set_defaults = set_defaults,

@@ -1,43 +1,15 @@
 /* Importers: rows land on the right decoder layers, counts are the source's, and nothing is guessed. */
-#include "tests/support/support.h"
+#include "tests/support/trace_imports.h"
 
 #include "core/io.h"
-#include "core/npy.h"
 #include "tracer/blt.h"
-#include "tracer/import.h"
 #include "tracer/layers.h"
-#include "tracer/loads.h"
 #include "tracer/torch.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-static bl_import_result import_ok(const char *format, const char *path,
-                                  const bl_import_options *options, const char *out) {
-    bl_error err;
-    bl_import_result result = {0};
-    assert_ok(bl_import(format, &path, 1, options, out, &result, &err));
-    return result;
-}
-
-static void import_fails(const char *format, const char *path, const bl_import_options *options,
-                         bl_status code, const char *part) {
-    bl_error err;
-    bl_import_result result;
-    const char *out = bl_test_temp("never.blt");
-    assert_fails(bl_import(format, &path, 1, options, out, &result, &err), code, part);
-    assert_true(access(out, F_OK) != 0); /* nothing half-written */
-}
-
-static bl_loads read_loads(const char *path, const bl_model *model) {
-    bl_error err;
-    bl_loads loads = {0};
-    const bl_loads_options options = BL_LOADS_OPTIONS_INIT;
-    assert_ok(bl_loads_read(&path, 1, model, &options, &loads, &err));
-    return loads;
-}
 
 /* ---- layer convention ------------------------------------------------------------------------ */
 
@@ -155,9 +127,9 @@ static void rows_reach_their_layers(void **state) {
     options.model = &model;
     const char *out = bl_test_temp("rows.blt");
     const bl_import_result result =
-        import_ok("load-json", bl_test_write("rows.json", text), &options, out);
+        bl_test_import_trace("load-json", bl_test_write("rows.json", text), &options, out);
     bl_test_has(result.notes, "3 dense layers left out");
-    bl_loads loads = read_loads(out, &model);
+    bl_loads loads = bl_test_import_loads(out, &model);
     assert_int_equal(loads.n_layers, 58);
     for (int l = 0; l < 58; l++) {
         assert_int_equal(loads.layers[l], l + 3);
@@ -192,10 +164,11 @@ static void matrices_in_three_formats(void **state) {
                                             "1,3,1,1,0,0\n1,7,0,0,1,1\n")}};
     for (size_t i = 0; i < sizeof inputs / sizeof inputs[0]; i++) {
         const char *out = bl_test_temp("m.blt");
-        const bl_import_result result = import_ok(inputs[i][0], inputs[i][1], &options, out);
+        const bl_import_result result =
+            bl_test_import_trace(inputs[i][0], inputs[i][1], &options, out);
         assert_int_equal(result.steps, 2);
         assert_int_equal(result.tokens, 5);
-        bl_loads loads = read_loads(out, NULL);
+        bl_loads loads = bl_test_import_loads(out, NULL);
         assert_int_equal(loads.layers[0], 3);
         assert_int_equal(loads.layers[1], 7);
         assert_false(loads.composed);
@@ -215,16 +188,17 @@ static void csv_without_a_header(void **state) {
     (void)state;
     const bl_import_options options = plain("dense=1", 2);
     const char *out = bl_test_temp("p.blt");
-    import_ok("load-csv", bl_test_write("p.csv", "3,2,2,1\n1,2,2,3\n"), &options, out);
-    bl_loads loads = read_loads(out, NULL);
+    bl_test_import_trace("load-csv", bl_test_write("p.csv", "3,2,2,1\n1,2,2,3\n"), &options, out);
+    bl_loads loads = bl_test_import_loads(out, NULL);
     assert_int_equal(loads.layers[0], 1);
     assert_int_equal(bl_loads_row(&loads, 0, 1)[3], 3);
     bl_loads_free(&loads);
-    import_fails("load-csv", bl_test_write("q.csv", "3,2,2,1\n1,2,2\n"), &options, BL_ERR_SHAPE,
-                 "3 fields, but 4 before");
-    import_fails("load-csv", bl_test_write("r.csv", "3,2,2,1\n1,2,2x,3\n"), &options, BL_ERR_PARSE,
-                 "2x");
-    import_fails("load-csv", bl_test_write("s.csv", ""), &options, BL_ERR_PARSE, "no line");
+    bl_test_import_trace_fails("load-csv", bl_test_write("q.csv", "3,2,2,1\n1,2,2\n"), &options,
+                               BL_ERR_SHAPE, "3 fields, but 4 before");
+    bl_test_import_trace_fails("load-csv", bl_test_write("r.csv", "3,2,2,1\n1,2,2x,3\n"), &options,
+                               BL_ERR_PARSE, "2x");
+    bl_test_import_trace_fails("load-csv", bl_test_write("s.csv", ""), &options, BL_ERR_PARSE,
+                               "no line");
 }
 
 /* Steps without tokens are absent; rows that are no numbers make their layer unusable, by name. */
@@ -235,35 +209,36 @@ static void what_cannot_be_used_is_said(void **state) {
     const char *text = "[[[3,2,2,1],[3,2,2,1],[2,2,2,2]],[[0,0,0,0],[0,0,0,0],[0,0,0,0]],"
                        "[[3,2,2,1],[null,2,2,1],[2,2,2,2]]]";
     const bl_import_result result =
-        import_ok("load-json", bl_test_write("bad.json", text), &options, out);
+        bl_test_import_trace("load-json", bl_test_write("bad.json", text), &options, out);
     assert_int_equal(result.steps, 2);
     bl_test_has(result.notes, "1 steps without tokens left out");
     bl_test_has(result.notes, "1 rows that are no counts left out, the first at step 2, layer 1");
-    bl_loads loads = read_loads(out, NULL);
+    bl_loads loads = bl_test_import_loads(out, NULL);
     assert_int_equal(loads.n_steps, 2);
     assert_true(loads.usable[0]);
     assert_false(loads.usable[1]);
     assert_true(loads.usable[2]);
     bl_test_has(loads.why[1], "0 tokens where other layers saw 4");
     bl_loads_free(&loads);
-    import_fails("load-json", bl_test_write("f.json", "[[1.5,2,2,1]]"), &options, BL_ERR_MODEL,
-                 "lists 3 layers");
+    bl_test_import_trace_fails("load-json", bl_test_write("f.json", "[[1.5,2,2,1]]"), &options,
+                               BL_ERR_MODEL, "lists 3 layers");
     const bl_import_options one = plain("0", 2);
-    import_fails("load-json", bl_test_write("f.json", "[[1.5,2,2,1]]"), &one, BL_ERR_RANGE,
-                 "1.5 is no count");
-    import_fails("load-json", bl_test_write("z.json", "[[0,0,0,0]]"), &one, BL_ERR_CONSERVATION,
-                 "no tokens");
-    import_fails("load-json", bl_test_write("e.json", "[]"), &one, BL_ERR_PARSE, "no load matrix");
-    import_fails("load-json", bl_test_write("s.json", "[[1,2],[1]]"), &one, BL_ERR_MODEL,
-                 "lists 1 layers");
+    bl_test_import_trace_fails("load-json", bl_test_write("f.json", "[[1.5,2,2,1]]"), &one,
+                               BL_ERR_RANGE, "1.5 is no count");
+    bl_test_import_trace_fails("load-json", bl_test_write("z.json", "[[0,0,0,0]]"), &one,
+                               BL_ERR_CONSERVATION, "no tokens");
+    bl_test_import_trace_fails("load-json", bl_test_write("e.json", "[]"), &one, BL_ERR_PARSE,
+                               "no load matrix");
+    bl_test_import_trace_fails("load-json", bl_test_write("s.json", "[[1,2],[1]]"), &one,
+                               BL_ERR_MODEL, "lists 1 layers");
     const bl_import_options two = plain("0,1", 1);
-    import_fails("load-json", bl_test_write("s.json", "[[1,2],[1]]"), &two, BL_ERR_SHAPE,
-                 "layer row 1 holds 1 experts");
-    import_fails("load-json", bl_test_write("n.json", "[[1,2],[1,\"x\"]]"), &two, BL_ERR_PARSE,
-                 "expert 1 is not a number");
+    bl_test_import_trace_fails("load-json", bl_test_write("s.json", "[[1,2],[1]]"), &two,
+                               BL_ERR_SHAPE, "layer row 1 holds 1 experts");
+    bl_test_import_trace_fails("load-json", bl_test_write("n.json", "[[1,2],[1,\"x\"]]"), &two,
+                               BL_ERR_PARSE, "expert 1 is not a number");
     const bl_import_options unknown = plain("0,1", 0);
-    import_fails("load-json", bl_test_write("k.json", "[[1,2],[1,2]]"), &unknown, BL_ERR_MODEL,
-                 "--top-k");
+    bl_test_import_trace_fails("load-json", bl_test_write("k.json", "[[1,2],[1,2]]"), &unknown,
+                               BL_ERR_MODEL, "--top-k");
 }
 
 /* A count of tokens that the file states is held against the sums. */
@@ -271,16 +246,17 @@ static void stated_tokens_are_checked(void **state) {
     (void)state;
     const bl_import_options options = plain("0,1", 2);
     const char *out = bl_test_temp("stated.blt");
-    import_ok("load-json", bl_test_write("t.json", "{\"tokens\":4,\"load\":[[3,2,2,1],[3,2,2,2]]}"),
-              &options, out);
-    bl_loads loads = read_loads(out, NULL);
+    bl_test_import_trace("load-json",
+                         bl_test_write("t.json", "{\"tokens\":4,\"load\":[[3,2,2,1],[3,2,2,2]]}"),
+                         &options, out);
+    bl_loads loads = bl_test_import_loads(out, NULL);
     assert_true(loads.usable[0]);
     assert_false(loads.usable[1]);
     bl_test_has(loads.why[1], "counts sum to 9, but tokens * k - empty is 8");
     bl_loads_free(&loads);
-    import_fails("load-json",
-                 bl_test_write("t.json", "{\"tokens\":[4,4],\"load\":[[3,2,2,1],[3,2,2,2]]}"),
-                 &options, BL_ERR_SHAPE, "1 steps, but 2");
+    bl_test_import_trace_fails(
+        "load-json", bl_test_write("t.json", "{\"tokens\":[4,4],\"load\":[[3,2,2,1],[3,2,2,2]]}"),
+        &options, BL_ERR_SHAPE, "1 steps, but 2");
 }
 
 static void several_files_are_steps_of_one_trace(void **state) {
@@ -293,7 +269,7 @@ static void several_files_are_steps_of_one_trace(void **state) {
     bl_import_result result;
     assert_ok(bl_import("load-json", paths, 2, &options, out, &result, &err));
     assert_int_equal(result.steps, 3);
-    bl_loads loads = read_loads(out, NULL);
+    bl_loads loads = bl_test_import_loads(out, NULL);
     assert_int_equal(bl_loads_row(&loads, 2, 0)[3], 2);
     bl_loads_free(&loads);
     paths[1] = bl_test_write("b.json", "[[1,1,1,1,0]]");
@@ -311,8 +287,8 @@ static void glm_loads_conserve(void **state) {
         snprintf(relative, sizeof relative, "routing/glm-5.2/%s.load.json", domains[d]);
         const char *out = bl_test_temp("glm.blt");
         const bl_import_result result =
-            import_ok("load-json", bl_test_data(relative), &options, out);
-        bl_loads loads = read_loads(out, NULL);
+            bl_test_import_trace("load-json", bl_test_data(relative), &options, out);
+        bl_loads loads = bl_test_import_loads(out, NULL);
         assert_int_equal(loads.n_layers, 75);
         assert_int_equal(loads.layers[0], 3);
         assert_int_equal(loads.layers[74], 77);
@@ -332,19 +308,6 @@ static void glm_loads_conserve(void **state) {
 
 /* ---- dumps of tokens ------------------------------------------------------------------------- */
 
-/* counts[layer][expert] of tokens [first, end) straight from the array. */
-static void count_tokens(const bl_npy *npy, size_t first, size_t end, uint64_t *counts,
-                         size_t n_experts) {
-    const size_t n_rows = npy->shape[1], k = npy->shape[2];
-    memset(counts, 0, n_rows * n_experts * sizeof *counts);
-    for (size_t token = first; token < end; token++) {
-        for (size_t row = 0; row < n_rows; row++) {
-            for (size_t j = 0; j < k; j++)
-                counts[row * n_experts + (size_t)bl_npy_int(npy, (token * n_rows + row) * k + j)]++;
-        }
-    }
-}
-
 static void law_as_one_step(void **state) {
     (void)state;
     bl_error err;
@@ -353,12 +316,12 @@ static void law_as_one_step(void **state) {
     const char *out = bl_test_temp("law.blt");
     const bl_import_options options = BL_IMPORT_OPTIONS_INIT;
     assert_ok(bl_npy_load(path, &npy, &err));
-    const bl_import_result result = import_ok("topk-npy", path, &options, out);
+    const bl_import_result result = bl_test_import_trace("topk-npy", path, &options, out);
     assert_int_equal(result.tokens, npy.shape[0]);
-    bl_loads loads = read_loads(out, NULL);
+    bl_loads loads = bl_test_import_loads(out, NULL);
     uint64_t *counts = calloc((size_t)26 * 64, sizeof *counts);
     assert_non_null(counts);
-    count_tokens(&npy, 0, npy.shape[0], counts, 64);
+    bl_test_count_tokens(&npy, 0, npy.shape[0], counts, 64);
     assert_true(loads.composed);
     assert_int_equal(loads.n_steps, 1);
     assert_int_equal(loads.layers[0], 1);
@@ -413,14 +376,16 @@ static void steps_are_composed_by_phase(void **state) {
     bl_import_options options = BL_IMPORT_OPTIONS_INIT;
     const char *out = bl_test_temp("seq.blt");
     assert_ok(bl_import_parse_compose("batch=4,ranks=2", &options, &err));
-    assert_int_equal(import_ok("topk-npy", write_sequences("prefill"), &options, out).steps, 2);
+    assert_int_equal(
+        bl_test_import_trace("topk-npy", write_sequences("prefill"), &options, out).steps, 2);
     list_records(out, text, sizeof text);
     assert_string_equal(text, "0a:01 0b:34 1a:25 1b:67 ");
-    assert_int_equal(import_ok("topk-npy", write_sequences("decode"), &options, out).steps, 3);
+    assert_int_equal(
+        bl_test_import_trace("topk-npy", write_sequences("decode"), &options, out).steps, 3);
     list_records(out, text, sizeof text);
     assert_string_equal(text, "0a:05 0b:36 1a:1 1b:47 2a:2 2b: ");
     assert_ok(bl_import_parse_compose("ranks=2,batch=2", &options, &err));
-    import_ok("topk-npy", write_sequences("decode"), &options, out);
+    bl_test_import_trace("topk-npy", write_sequences("decode"), &options, out);
     list_records(out, text, sizeof text);
     assert_string_equal(text, "0a:0 0b:3 1a:1 1b:4 2a:2 2b:6 3a:5 3b:7 ");
     assert_fails(bl_import_parse_compose("batch=10,ranks=4", &options, &err), BL_ERR_USAGE,
@@ -445,53 +410,43 @@ static void dumps_without_sequences_are_sliced(void **state) {
     bl_import_options options = BL_IMPORT_OPTIONS_INIT;
     options.model = &model;
     assert_ok(bl_import_parse_compose("batch=4,ranks=2", &options, &err));
-    import_ok("topk-npy", path, &options, out);
+    bl_test_import_trace("topk-npy", path, &options, out);
     list_records(out, text, sizeof text);
     assert_string_equal(text, "0a:01 0b:23 1a:4 1b: ");
     model.n_experts = 4;
-    import_fails("topk-npy", path, &options, BL_ERR_RANGE, "id 4 is not a logical expert below 4");
+    bl_test_import_trace_fails("topk-npy", path, &options, BL_ERR_RANGE,
+                               "id 4 is not a logical expert below 4");
     model.top_k = 2;
-    import_fails("topk-npy", path, &options, BL_ERR_MODEL, "1 experts per token, but the model");
+    bl_test_import_trace_fails("topk-npy", path, &options, BL_ERR_MODEL,
+                               "1 experts per token, but the model");
     options.model = NULL;
-    import_fails("topk-npy", path, &options, BL_ERR_MODEL, "how many experts");
+    bl_test_import_trace_fails("topk-npy", path, &options, BL_ERR_MODEL, "how many experts");
 }
 
 /* ---- SGLang -------------------------------------------------------------------------------- */
-
-static bl_model lite_model(void) {
-    static int moe[26];
-    for (int l = 0; l < 26; l++)
-        moe[l] = l + 1;
-    return (bl_model){.name = "DeepSeek-V2-Lite",
-                      .n_layers = 27,
-                      .n_moe_layers = 26,
-                      .moe_layers = moe,
-                      .n_experts = 64,
-                      .top_k = 6};
-}
 
 /* The fixture was made of law.npy: step s holds tokens 64 s .. 64 s + 63, steps 100..127 nothing. */
 static void sglang_stat_equals_its_source(void **state) {
     (void)state;
     bl_error err;
-    const bl_model model = lite_model();
+    const bl_model model = bl_test_lite_model();
     bl_import_options options = BL_IMPORT_OPTIONS_INIT;
     options.model = &model;
     bl_npy npy;
     const char *out = bl_test_temp("sglang.blt");
     const char *pt = bl_test_data("fixtures/sglang_stat.pt");
     assert_ok(bl_npy_load(bl_test_data("routing/deepseek-v2-lite/law.npy"), &npy, &err));
-    const bl_import_result result = import_ok("sglang-stat", pt, &options, out);
+    const bl_import_result result = bl_test_import_trace("sglang-stat", pt, &options, out);
     assert_int_equal(result.steps, 100);
     assert_int_equal(result.tokens, 6400);
     bl_test_has(result.notes, "1 dense layer left out");
     bl_test_has(result.notes, "28 steps without tokens left out");
-    bl_loads loads = read_loads(out, &model);
+    bl_loads loads = bl_test_import_loads(out, &model);
     assert_int_equal(loads.n_steps, 100);
     uint64_t *counts = calloc((size_t)26 * 64, sizeof *counts);
     assert_non_null(counts);
     for (size_t step = 0; step < 100; step++) {
-        count_tokens(&npy, step * 64, step * 64 + 64, counts, 64);
+        bl_test_count_tokens(&npy, step * 64, step * 64 + 64, counts, 64);
         assert_memory_equal(bl_loads_row(&loads, step, 0), counts,
                             (size_t)26 * 64 * sizeof *counts);
     }
@@ -501,9 +456,10 @@ static void sglang_stat_equals_its_source(void **state) {
     bl_npy_free(&npy);
     free(counts);
     options.layers = "moe";
-    import_fails("sglang-stat", pt, &options, BL_ERR_MODEL, "27 rows are not the MoE layers");
-    import_fails("sglang-stat", bl_test_data("fixtures/sglang_per_token_0.pt"), &options,
-                 BL_ERR_UNSUPPORTED, "per_token");
+    bl_test_import_trace_fails("sglang-stat", pt, &options, BL_ERR_MODEL,
+                               "27 rows are not the MoE layers");
+    bl_test_import_trace_fails("sglang-stat", bl_test_data("fixtures/sglang_per_token_0.pt"),
+                               &options, BL_ERR_UNSUPPORTED, "per_token");
 }
 
 /* A zip of stored entries without checksums; returns its size. */

@@ -12,16 +12,34 @@
 #include <unistd.h>
 
 #define MAX_LOAD 0x1p53 /* whole numbers are exact in a double up to here */
+#define MAX_SUM ((uint64_t)1 << 53)
 
 const bl_importer bl_importers[] = {
-    {"load-json", "load matrix [layer][expert] or [step][layer][expert] in JSON",
-     bl_import_load_json},
-    {"load-npy", "load matrices as .npy, last two axes layer and expert", bl_import_load_npy},
-    {"load-csv", "load matrix as CSV, one line per layer", bl_import_load_csv},
-    {"topk-npy", "expert ids of tokens as .npy [token, layer, k]", bl_import_topk_npy},
-    {"sglang-stat", "SGLang's expert distribution recorder, modes stat and stat_approx (.pt)",
-     bl_import_sglang_stat},
-    {NULL, NULL, NULL}};
+    {.name = "load-json",
+     .summary = "load matrix [layer][expert] or [step][layer][expert] in JSON",
+     .read = bl_import_load_json},
+    {.name = "load-npy",
+     .summary = "load matrices as .npy, last two axes layer and expert",
+     .read = bl_import_load_npy},
+    {.name = "load-csv",
+     .summary = "load matrix as CSV, one line per layer",
+     .read = bl_import_load_csv},
+    {.name = "topk-npy",
+     .summary = "expert ids of tokens as .npy [token, layer, k]",
+     .is_tokens = true,
+     .read = bl_import_topk_npy},
+    {.name = "sglang-stat",
+     .summary = "SGLang's expert distribution recorder, modes stat and stat_approx (.pt)",
+     .read = bl_import_sglang_stat},
+    {.name = "sglang-reply",
+     .summary = "SGLang's replies with return_routed_experts (JSON)",
+     .is_tokens = true,
+     .read_all = bl_import_sglang_reply},
+    {.name = "vllm-reply",
+     .summary = "vLLM's replies with enable_return_routed_experts (JSON)",
+     .is_tokens = true,
+     .read_all = bl_import_vllm_reply},
+    {0}};
 
 void bl_sink_note(bl_import_sink *sink, const char *format, ...) {
     char *notes = sink->result.notes;
@@ -81,7 +99,10 @@ static bl_status find_info(bl_import_sink *sink, const bl_source_shape *shape, b
     return st;
 }
 
-static bl_status set_compose_ranks(bl_import_sink *sink, bl_error *err) {
+static bl_status set_ranks(bl_import_sink *sink, const bl_source_shape *shape, bl_error *err) {
+    if (shape->n_ranks > 0)
+        return bl_trace_info_set_ranks(&sink->info, shape->n_ranks, shape->present,
+                                       shape->n_present, err);
     if (sink->options->compose_batch == 0)
         return BL_OK;
     const int n = sink->options->compose_ranks;
@@ -96,8 +117,11 @@ static bl_status set_compose_ranks(bl_import_sink *sink, bl_error *err) {
 
 static bl_status begin_first(bl_import_sink *sink, const bl_source_shape *shape, bl_error *err) {
     BL_TRY(find_info(sink, shape, err));
-    BL_TRY(set_compose_ranks(sink, err));
-    BL_TRY(BL_CALLOC(sink->counts, sink->info.n_experts, err));
+    BL_TRY(set_ranks(sink, shape, err));
+    size_t cells = 0;
+    if (!bl_size_mul((size_t)shape->n_rows, (size_t)sink->info.n_experts, &cells))
+        return bl_fail(err, BL_ERR_RANGE, "too many layers and experts");
+    BL_TRY(BL_CALLOC(sink->counts, cells, err));
     BL_TRY(BL_CALLOC(sink->sums, shape->n_rows, err));
     BL_TRY(BL_CALLOC(sink->sorted, shape->n_rows, err));
     if (sink->rows.n_dense > 0)
@@ -204,47 +228,27 @@ bl_status bl_sink_shape_from_json(const json_t *root, bl_source_shape *shape, in
 
 /* ---- steps of loads ------------------------------------------------------------------------ */
 
-/* Sum of one row into sums[row]; 0 when the row cannot be used. */
-static bl_status sum_row(bl_import_sink *sink, const double *load, int row, bl_error *err) {
-    const int layer = sink->rows.layer[row];
-    double sum = 0;
-    sink->sums[row] = 0;
-    for (int expert = 0; expert < sink->info.n_experts; expert++) {
+/* One row of loads as whole counts; all 0 when the row cannot be used. */
+static bl_status whole_row(bl_import_sink *sink, const double *load, int row, uint64_t *count,
+                           bl_error *err) {
+    const int layer = sink->rows.layer[row], n_experts = sink->info.n_experts;
+    for (int expert = 0; expert < n_experts; expert++) {
         const double value = load[expert];
         if (!isfinite(value) || value < 0) {
             if (sink->bad_rows++ == 0)
                 snprintf(sink->first_bad_row, sizeof sink->first_bad_row,
                          "step %llu, layer %d, expert %d: %g", (unsigned long long)sink->next_step,
                          layer, expert, value);
+            memset(count, 0, (size_t)n_experts * sizeof *count);
             return BL_OK;
         }
         if (value != floor(value) || value > MAX_LOAD)
             return bl_fail_at(
                 err, BL_ERR_RANGE, bl_at_expert(sink->file, layer, expert),
                 "a load of %g is no count of tokens; scale the loads to whole numbers", value);
-        sum += value;
+        count[expert] = (uint64_t)value;
     }
-    if (sum > MAX_LOAD)
-        return bl_fail_at(err, BL_ERR_RANGE, bl_at_layer(sink->file, layer), "loads that sum to %g",
-                          sum);
-    sink->sums[row] = (uint64_t)sum;
     return BL_OK;
-}
-
-static bl_status put_row(bl_import_sink *sink, const double *load, int row, uint64_t tokens,
-                         uint64_t n_empty, bl_error *err) {
-    for (int expert = 0; expert < sink->info.n_experts; expert++)
-        sink->counts[expert] = (uint64_t)load[expert];
-    const bl_record record = {.step = sink->next_step,
-                              .layer = sink->rows.layer[row],
-                              .rank = BL_ALL_RANKS,
-                              .phase = (bl_phase)sink->phase,
-                              .n_ids = sink->info.n_experts,
-                              .n_tokens = tokens,
-                              .k = sink->info.top_k,
-                              .n_empty = n_empty,
-                              .counts = sink->counts};
-    return bl_blt_write(sink->writer, &record, err);
 }
 
 /* Tokens of a step: as stated, else what most layers agree on. A sum that is no multiple of k is
@@ -267,49 +271,77 @@ static void find_tokens(bl_import_sink *sink, uint64_t stated, uint64_t *tokens,
     sink->padded_steps += *n_empty > 0;
 }
 
-bl_status bl_sink_loads(bl_import_sink *sink, const double *load, uint64_t stated, bl_error *err) {
-    const size_t n_experts = (size_t)sink->info.n_experts;
-    bool any = false;
+/* Sums of the rows that are kept; *any when there is a count at all. */
+static bl_status sum_rows(bl_import_sink *sink, const uint64_t *count, int n_ids, bool *any,
+                          bl_error *err) {
+    *any = false;
     for (int row = 0; row < sink->rows.n_rows; row++) {
+        const int layer = sink->rows.layer[row];
         sink->sums[row] = 0;
-        if (sink->rows.layer[row] == BL_ROW_LEFT_OUT)
-            continue;
-        BL_TRY(sum_row(sink, load + (size_t)row * n_experts, row, err));
-        any = any || sink->sums[row] > 0;
+        for (int id = 0; layer != BL_ROW_LEFT_OUT && id < n_ids; id++) {
+            const uint64_t value = count[(size_t)row * (size_t)n_ids + (size_t)id];
+            if (value > MAX_SUM || sink->sums[row] > MAX_SUM - value)
+                return bl_fail_at(err, BL_ERR_RANGE, bl_at_layer(sink->file, layer),
+                                  "loads that sum to more than %llu", (unsigned long long)MAX_SUM);
+            sink->sums[row] += value;
+        }
+        *any = *any || sink->sums[row] > 0;
     }
-    uint64_t tokens, n_empty;
-    find_tokens(sink, stated, &tokens, &n_empty);
-    for (int row = 0; any && row < sink->rows.n_rows; row++) {
-        if (sink->sums[row] > 0)
-            BL_TRY(put_row(sink, load + (size_t)row * n_experts, row, tokens, n_empty, err));
-    }
-    if (any) {
-        sink->result.steps++;
-        sink->result.tokens += tokens;
-    } else {
-        sink->empty_steps++;
-    }
-    sink->next_step++;
     return BL_OK;
 }
 
-/* ---- steps of ids -------------------------------------------------------------------------- */
+bl_status bl_sink_counts(bl_import_sink *sink, const bl_record *key, const uint64_t *count,
+                         uint64_t *tokens_p, bl_error *err) {
+    bool any = false;
+    bl_record record = *key;
+    BL_TRY(sum_rows(sink, count, key->n_ids, &any, err));
+    record.k = sink->info.top_k;
+    find_tokens(sink, key->n_tokens, &record.n_tokens, &record.n_empty);
+    for (int row = 0; any && row < sink->rows.n_rows; row++) {
+        record.layer = sink->rows.layer[row];
+        record.counts = count + (size_t)row * (size_t)key->n_ids;
+        if (sink->sums[row] > 0)
+            BL_TRY(bl_sink_put(sink, &record, err));
+    }
+    *tokens_p = any ? record.n_tokens : 0;
+    return BL_OK;
+}
 
-bl_status bl_sink_ids(bl_import_sink *sink, uint64_t step, int row, int rank, const int32_t *ids,
-                      uint64_t n_tokens, bl_error *err) {
-    const int layer = sink->rows.layer[row];
-    if (layer == BL_ROW_LEFT_OUT)
-        return BL_OK;
-    const bl_record record = {.step = step,
-                              .layer = layer,
-                              .rank = rank,
-                              .phase = (bl_phase)sink->phase,
-                              .flags = BL_RECORD_COMPOSED,
-                              .n_ids = sink->info.n_experts,
-                              .n_tokens = n_tokens,
-                              .k = sink->info.top_k,
-                              .ids = ids};
-    return bl_blt_write(sink->writer, &record, err);
+bl_status bl_sink_loads(bl_import_sink *sink, const double *load, uint64_t stated, bl_error *err) {
+    const size_t n_experts = (size_t)sink->info.n_experts;
+    for (int row = 0; row < sink->rows.n_rows; row++) {
+        const size_t at = (size_t)row * n_experts;
+        if (sink->rows.layer[row] != BL_ROW_LEFT_OUT)
+            BL_TRY(whole_row(sink, load + at, row, sink->counts + at, err));
+    }
+    const bl_record key = {.step = sink->next_step++,
+                           .rank = BL_ALL_RANKS,
+                           .phase = (bl_phase)sink->phase,
+                           .n_ids = sink->info.n_experts,
+                           .n_tokens = stated};
+    uint64_t tokens = 0;
+    BL_TRY(bl_sink_counts(sink, &key, sink->counts, &tokens, err));
+    sink->result.tokens += tokens;
+    sink->empty_steps += tokens == 0;
+    return BL_OK;
+}
+
+/* ---- records ------------------------------------------------------------------------------- */
+
+static bool is_equal_row(const int32_t *row, int k) {
+    for (int j = 1; j < k; j++) {
+        if (row[j] != row[0])
+            return false;
+    }
+    return k > 1 && row[0] != BL_EMPTY_SLOT;
+}
+
+bl_status bl_sink_put(bl_import_sink *sink, const bl_record *record, bl_error *err) {
+    for (uint64_t i = 0; record->ids != NULL && i < record->n_tokens; i++)
+        sink->equal_rows += is_equal_row(record->ids + i * (uint64_t)record->k, record->k);
+    if (record->n_tokens > 0)
+        BL_TRY(bl_steps_add(&sink->steps, record->run, record->step, err));
+    return bl_blt_write(sink->writer, record, err);
 }
 
 /* ---- the whole import ---------------------------------------------------------------------- */
@@ -358,8 +390,10 @@ static const bl_importer *find_importer(const char *format) {
     return NULL;
 }
 
-static bl_status read_all(bl_import_sink *sink, const bl_importer *importer,
-                          const char *const *paths, int n_paths, bl_error *err) {
+static bl_status read_inputs(bl_import_sink *sink, const bl_importer *importer,
+                             const char *const *paths, int n_paths, bl_error *err) {
+    if (importer->read_all != NULL)
+        return importer->read_all(sink, paths, n_paths, err);
     for (int i = 0; i < n_paths; i++) {
         const bl_status st = importer->read(sink, paths[i], err);
         if (st < 0) {
@@ -367,12 +401,21 @@ static bl_status read_all(bl_import_sink *sink, const bl_importer *importer,
             return st;
         }
     }
-    if (sink->result.steps == 0)
-        return bl_fail_at(err, BL_ERR_CONSERVATION, bl_at(paths[0]),
-                          "it holds no tokens: nothing can be concluded from it");
+    return BL_OK;
+}
+
+static void add_notes(bl_import_sink *sink) {
     if (sink->empty_steps > 0)
         bl_sink_note(sink, "%llu steps without tokens left out",
                      (unsigned long long)sink->empty_steps);
+    if (sink->missing_tokens > 0)
+        bl_sink_note(sink, "%llu tokens of which no layer has an id left out",
+                     (unsigned long long)sink->missing_tokens);
+    if (sink->equal_rows > 0)
+        bl_sink_note(sink,
+                     "%llu rows of %d equal ids left out: no router picks them, they come from "
+                     "buffers that were never filled",
+                     (unsigned long long)sink->equal_rows, sink->info.top_k);
     if (sink->bad_rows > 0)
         bl_sink_note(sink, "%llu rows that are no counts left out, the first at %s",
                      (unsigned long long)sink->bad_rows, sink->first_bad_row);
@@ -381,6 +424,16 @@ static bl_status read_all(bl_import_sink *sink, const bl_importer *importer,
                      "in %llu steps the counts are no multiple of top-%d: the rest is taken as "
                      "empty slots",
                      (unsigned long long)sink->padded_steps, sink->info.top_k);
+}
+
+static bl_status read_all(bl_import_sink *sink, const bl_importer *importer,
+                          const char *const *paths, int n_paths, bl_error *err) {
+    BL_TRY(read_inputs(sink, importer, paths, n_paths, err));
+    sink->result.steps = bl_steps_number(&sink->steps);
+    if (sink->result.steps == 0)
+        return bl_fail_at(err, BL_ERR_CONSERVATION, bl_at(paths[0]),
+                          "it holds no tokens: nothing can be concluded from it");
+    add_notes(sink);
     return BL_OK;
 }
 
@@ -390,6 +443,12 @@ bl_status bl_import(const char *format, const char *const *paths, int n_paths,
     const bl_importer *importer = find_importer(format);
     if (importer == NULL || n_paths < 1)
         return bl_fail(err, BL_ERR_USAGE, "no importer \"%s\", or nothing to import", format);
+    if (options->compose_batch > 0 && !importer->is_tokens)
+        return bl_fail(err, BL_ERR_USAGE,
+                       "--compose makes steps from tokens; %s holds steps already", format);
+    if (options->ranks > 0 && !importer->is_ranks)
+        return bl_fail(err, BL_ERR_USAGE, "--ranks is for files of single ranks; %s has none",
+                       format);
     bl_import_sink sink = {.format = format, .out = out, .options = options};
     bl_status st = read_all(&sink, importer, paths, n_paths, err);
     if (st == BL_OK)
@@ -400,6 +459,7 @@ bl_status bl_import(const char *format, const char *const *paths, int n_paths,
         *result = sink.result;
     bl_trace_info_free(&sink.info);
     bl_layer_rows_free(&sink.rows);
+    bl_steps_free(&sink.steps);
     free(sink.counts);
     free(sink.sums);
     free(sink.sorted);

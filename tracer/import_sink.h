@@ -7,19 +7,24 @@
 #ifndef BL_TRACER_IMPORT_SINK_H
 #define BL_TRACER_IMPORT_SINK_H
 
+#include "core/npy.h"
 #include "tracer/blt.h"
 #include "tracer/import.h"
 #include "tracer/layers.h"
+#include "tracer/steps.h"
 
 /* What a file says about itself. */
 typedef struct bl_source_shape {
-    const char *file;  /* its path, for messages */
-    const char *model; /* name, or NULL */
-    int n_rows;        /* layer rows */
-    const int *layers; /* [n_rows] decoder-layer ids it states, or NULL */
-    int n_experts;     /* 0: it does not say */
-    int top_k;         /* 0: it does not say */
-    int phase;         /* a bl_phase, or -1: it does not say */
+    const char *file;   /* its path, for messages */
+    const char *model;  /* name, or NULL */
+    int n_rows;         /* layer rows */
+    const int *layers;  /* [n_rows] decoder-layer ids it states, or NULL */
+    int n_experts;      /* 0: it does not say */
+    int top_k;          /* 0: it does not say */
+    int phase;          /* a bl_phase, or -1: it does not say */
+    int n_ranks;        /* 0: it does not say */
+    const int *present; /* [n_present] ranks it has something of, ascending */
+    int n_present;
 } bl_source_shape;
 
 struct bl_import_sink {
@@ -31,10 +36,11 @@ struct bl_import_sink {
     const char *file; /* being read */
     int phase;        /* of its records */
     uint64_t next_step;
-    uint64_t *counts; /* [n_experts] scratch */
+    bl_steps steps;   /* those with tokens */
+    uint64_t *counts; /* [n_rows][n_experts] scratch */
     uint64_t *sums;   /* [n_rows] scratch */
     uint64_t *sorted; /* [n_rows] scratch */
-    uint64_t empty_steps, bad_rows, padded_steps;
+    uint64_t empty_steps, bad_rows, padded_steps, equal_rows, missing_tokens;
     char first_bad_row[128];
     bl_import_result result;
 };
@@ -46,9 +52,42 @@ bl_status bl_sink_begin(bl_import_sink *sink, const bl_source_shape *shape, bl_e
  * infinite or negative loads are left out and noted; fractions are an error. */
 bl_status bl_sink_loads(bl_import_sink *sink, const double *load, uint64_t tokens, bl_error *err);
 
-/* Ids of one (row, rank) of a composed step; rows left out are ignored. */
-bl_status bl_sink_ids(bl_import_sink *sink, uint64_t step, int row, int rank, const int32_t *ids,
-                      uint64_t n_tokens, bl_error *err);
+/* One step of whole counts, count[row][id], of one rank or all: `key` says run, step, rank, phase,
+ * flags, epoch, n_ids and, as the file states them or 0, n_tokens. *tokens_p gets the tokens; without
+ * any, nothing is written. */
+bl_status bl_sink_counts(bl_import_sink *sink, const bl_record *key, const uint64_t *count,
+                         uint64_t *tokens_p, bl_error *err);
+
+/* Write one record, of a layer that is kept. Rows of equal ids are counted for the notes. */
+bl_status bl_sink_put(bl_import_sink *sink, const bl_record *record, bl_error *err);
+
+/* Tokens without steps. */
+typedef struct bl_token_ids {
+    const bl_npy *ids;   /* [token, row, k] integers; negative: missing */
+    const size_t *begin; /* [n_sequences + 1] first token of each sequence and the end, or NULL */
+    size_t n_sequences;
+} bl_token_ids;
+
+/* Make steps of them as the options say. Tokens of which no layer has an id are left out and noted.
+ */
+bl_status bl_sink_tokens(bl_import_sink *sink, const bl_token_ids *tokens, bl_error *err);
+
+/* Tokens gathered from several places, a sequence each, before steps are made of them. */
+typedef struct bl_token_table {
+    size_t n_rows, k; /* the same for all; 0 before the first */
+    size_t n_tokens, n_sequences;
+    int32_t *ids;  /* [n_tokens][n_rows][k], negative: missing; owned */
+    size_t *begin; /* [n_sequences] first token; owned */
+    size_t ids_capacity, begin_capacity;
+} bl_token_table;
+
+/* Begin a sequence; BL_ERR_SHAPE when its shape differs from the one before, or is none. */
+bl_status bl_token_table_begin(bl_token_table *table, size_t n_rows, size_t k, const char *file,
+                               bl_error *err);
+/* Room for n more tokens of the last sequence; *ids_p holds until the next call. */
+bl_status bl_token_table_add(bl_token_table *table, size_t n, int32_t **ids_p, bl_error *err);
+bl_status bl_token_table_put(const bl_token_table *table, bl_import_sink *sink, bl_error *err);
+void bl_token_table_free(bl_token_table *table);
 
 void bl_sink_note(bl_import_sink *sink, const char *format, ...) BL_PRINTF(2, 3);
 
@@ -64,5 +103,9 @@ bl_status bl_import_load_npy(bl_import_sink *sink, const char *path, bl_error *e
 bl_status bl_import_load_csv(bl_import_sink *sink, const char *path, bl_error *err);
 bl_status bl_import_topk_npy(bl_import_sink *sink, const char *path, bl_error *err);
 bl_status bl_import_sglang_stat(bl_import_sink *sink, const char *path, bl_error *err);
+bl_status bl_import_sglang_reply(bl_import_sink *sink, const char *const *paths, int n_paths,
+                                 bl_error *err);
+bl_status bl_import_vllm_reply(bl_import_sink *sink, const char *const *paths, int n_paths,
+                               bl_error *err);
 
 #endif
