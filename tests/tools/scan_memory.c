@@ -23,6 +23,8 @@
 #define SAMPLES 6       /* per expert, spread over its bundle */
 #define SAMPLE_BYTES 32 /* long enough to be unique among trained weights */
 #define CHUNK ((size_t)1 << 20)
+/* A larger mapping is a sanitizer's shadow: reserved, never read by the program itself. */
+#define MAX_MAPPING (UINT64_C(1) << 36)
 
 typedef struct sample {
     uint64_t key; /* its first 8 bytes */
@@ -113,7 +115,7 @@ static size_t scan_process(scan *scan_p, const char *pid) {
         uint64_t begin, end;
         char readable;
         if (sscanf(line, "%" SCNx64 "-%" SCNx64 " %c", &begin, &end, &readable) == 3 &&
-            readable == 'r')
+            readable == 'r' && end - begin <= MAX_MAPPING)
             total += scan_mapping(scan_p, fd, begin, end, buffer);
     }
     free(buffer);
