@@ -3,7 +3,7 @@
  *
  * Aligned to 64 bytes, not zeroed, given back with free(). Large buffers ask for huge pages: a fresh
  * buffer of tens of MiB costs ten thousand page faults otherwise, several times the price of copying
- * a bundle into it (docs/benchmarks.md).
+ * a bundle into it (tests/bench/bench_transport.c).
  */
 #ifndef BL_RUNTIME_BUFFER_H
 #define BL_RUNTIME_BUFFER_H
