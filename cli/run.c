@@ -1,6 +1,7 @@
 /*
  * ballast run: serve a model on several ranks.
  */
+#include "cli/run_mover.h"
 #include "cli/run_output.h"
 #include "cli/verbs.h"
 #include "core/io.h"
@@ -22,8 +23,8 @@ static const char *const TRANSPORTS[] = {"ucx", "local", NULL};
 #define DEADLINE_S 60.0
 
 typedef struct run_options {
-    int64_t n_ranks, slots, spares, max_tokens, repeat, batch;
-    const char *model, *plan, *prompts, *tokens, *logits, *topk, *record;
+    int64_t n_ranks, slots, spares, move_bytes, max_tokens, repeat, batch;
+    const char *model, *plan, *prompts, *tokens, *logits, *topk, *record, *socket;
     int transport;
     bool json;
 } run_options;
@@ -64,6 +65,18 @@ static const bl_opt OPTIONS[] = {
      .min = 0,
      .max = 1 << 20,
      .help = "expert buffers per rank kept free for moves"},
+    {.name = "socket",
+     .type = BL_OPT_STRING,
+     AT(socket),
+     .metavar = "PATH",
+     .help = "where to hear ballast apply, status and abort; with --spares there is a usual place"},
+    {.name = "move-bytes",
+     .type = BL_OPT_BYTES,
+     AT(move_bytes),
+     .metavar = "B",
+     .min = BL_AGENT_MIN_STEP_BYTES,
+     .max = 1e12,
+     .help = "bytes of experts that a rank sends per step at most while they move"},
     {.name = "prompts",
      .type = BL_OPT_STRING,
      AT(prompts),
@@ -121,6 +134,7 @@ static const bl_opt OPTIONS[] = {
 static void set_defaults(void *options) {
     run_options *o = options;
     o->slots = -1;
+    o->move_bytes = (int64_t)4 << 20;
     o->max_tokens = 64;
     o->repeat = 1;
     o->batch = 8;
@@ -198,6 +212,7 @@ static bl_status place_experts(const run_options *o, bl_run_job *job, bl_error *
     bl_plan plan;
     BL_TRY(bl_plan_load(o->plan, &plan, err));
     bl_status st = check_plan(job, &plan, o->plan, err);
+    job->plan_epoch = plan.epoch;
     if (st >= 0)
         st = bl_placement_copy(&plan.placement, &job->placement, err);
     bl_plan_free(&plan);
@@ -251,6 +266,8 @@ static bl_status check_options(const run_options *o, bl_error *err) {
         return bl_fail(err, BL_ERR_USAGE, "give either --prompts or --tokens");
     if (o->tokens != NULL && o->logits == NULL)
         return bl_fail(err, BL_ERR_USAGE, "--tokens needs --logits OUT.npy");
+    if (o->tokens != NULL && o->socket != NULL)
+        return bl_fail(err, BL_ERR_USAGE, "--socket goes with --prompts");
     if (o->prompts != NULL && (o->logits != NULL || o->topk != NULL))
         return bl_fail(err, BL_ERR_USAGE, "--logits and --topk go with --tokens");
     return BL_OK;
@@ -260,6 +277,8 @@ static bl_status make_job(const run_options *o, bl_run_job *job, bl_error *err) 
     job->model_dir = o->model;
     job->n_ranks = (int)o->n_ranks;
     job->n_spares = (int)o->spares;
+    job->socket = o->socket;
+    job->move_bytes = o->move_bytes;
     job->deadline_s = DEADLINE_S;
     BL_TRY(check_options(o, err));
     BL_TRY(load_config(job, err));

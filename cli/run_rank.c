@@ -1,4 +1,4 @@
-#include "cli/run_rank.h"
+#include "cli/run_mover.h"
 
 #include "core/mem.h"
 #include "core/progress.h"
@@ -22,6 +22,7 @@ typedef struct run_rank {
     bl_store *store;
     bl_engine *engine;
     bl_run_tracer tracer;
+    bl_run_mover mover;
     bl_engine_hooks parts[MAX_PARTS];
     int n_parts;
 } run_rank;
@@ -165,6 +166,12 @@ static bl_status run(run_rank *rank, bl_error *err) {
                             &rank->engine, err));
     if (job->tokens != NULL)
         return run_tokens(rank, err);
+    if (bl_run_mover_wanted(job)) {
+        bl_engine_hooks mover_hooks;
+        BL_TRY(
+            bl_run_mover_open(job, rank->store, rank->transport, &rank->mover, &mover_hooks, err));
+        add_part(rank, mover_hooks);
+    }
     return bl_serve(rank->engine, &job->config, rank->self, job->n_ranks, job->prompts,
                     job->n_prompts, &job->serve, &rank->report.log, err);
 }
@@ -178,6 +185,7 @@ bl_status bl_run_rank(const bl_run_job *job, int self, bl_run_connect_fn *connec
         st = connect(user, &rank.transport, err);
     if (st >= 0)
         st = run(&rank, err);
+    bl_run_mover_close(&rank.mover);
     bl_run_tracer_close(&rank.tracer);
     bl_engine_free(rank.engine);
     bl_store_free(rank.store);

@@ -26,6 +26,12 @@ typedef struct bl_run_job {
     int n_spares;      /* buffers per rank for moves */
     double deadline_s; /* of waiting for another rank */
 
+    /* rebalancing while prompts are served */
+    const char
+        *socket; /* where rank 0 hears operators; NULL: the usual place, if spares are kept */
+    int64_t move_bytes;  /* of experts, that a rank sends at most per step */
+    uint64_t plan_epoch; /* of the plan the run starts with, 0 without one */
+
     /* serve prompts ... */
     char *prompts_text;
     bl_prompt *prompts; /* into prompts_text */

@@ -578,7 +578,7 @@ void bl_agent_get_status(const bl_agent *agent, bl_agent_status *out) {
     out->state = bl_tx_state_name(tx);
     out->outcome = tx->outcome;
     memcpy(out->reason, tx->reason, sizeof out->reason);
-    out->term = tx->term;
+    out->term = out->leads && tx->lead.term > tx->term ? tx->lead.term : tx->term;
     out->step = tx->step;
     const int waves_done = out->leads ? tx->lead.waves_done : tx->wave;
     const bool moving = out->busy && waves_done < schedule->n_waves;
@@ -589,6 +589,7 @@ void bl_agent_get_status(const bl_agent *agent, bl_agent_status *out) {
     out->waves_done = waves_done;
     out->layers_done = layers_done(schedule, waves_done);
     out->moves_done = bl_tx_moves_done(tx);
+    out->bundle_bytes = bundle;
     out->n_bytes = bundle * (uint64_t)schedule->n_moves;
     out->bytes_done = bundle * (uint64_t)out->moves_done;
 }

@@ -90,6 +90,7 @@ typedef struct bl_agent_status {
     int waves_done, n_waves;
     int moves_done, n_moves;
     uint64_t bytes_done, n_bytes;
+    size_t bundle_bytes; /* one expert of one layer */
     /* this rank, since it was started */
     uint64_t sent_bytes, received_bytes; /* of experts, headers included */
     uint64_t max_step_bytes;             /* most sent in one step */

@@ -1,0 +1,25 @@
+/*
+ * run_mover.h: what moves experts in a rank of `ballast run`: its agent and, on rank 0, the control
+ * socket. A part that hangs on the rank's steps (run_rank.h): before a step it hears the operator
+ * and asks the others to keep stepping while a move is under way; at the step it lets the agent act.
+ */
+#ifndef BL_CLI_RUN_MOVER_H
+#define BL_CLI_RUN_MOVER_H
+
+#include "cli/run_rank.h"
+#include "rebalancer/control.h"
+
+typedef struct bl_run_mover {
+    bl_agent *agent;
+    bl_control *control; /* NULL on ranks other than 0 */
+} bl_run_mover;
+
+/* Does this job need one? It serves prompts, and somebody asked for spares or a socket. */
+bool bl_run_mover_wanted(const bl_run_job *job);
+
+/* `store` and `transport` are borrowed; `out` must not move while the hooks are in use. */
+bl_status bl_run_mover_open(const bl_run_job *job, bl_store *store, bl_transport *transport,
+                            bl_run_mover *out, bl_engine_hooks *hooks, bl_error *err);
+void bl_run_mover_close(bl_run_mover *mover); /* safe on a zeroed struct */
+
+#endif

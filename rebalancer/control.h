@@ -1,0 +1,120 @@
+/*
+ * control.h: how an operator speaks to a running cluster.
+ *
+ * The rank that leads opens a Unix socket (mode 0600: whoever may open it may move experts).
+ * Requests and answers are JSON objects, one per line, any number per connection:
+ *
+ *     {"op":"apply","plan":{...}}              start moving to a plan (the plan file's object)
+ *     {"op":"apply","plan":{...},"dry_run":true}   what that would take; nothing starts
+ *     {"op":"status"}
+ *     {"op":"status","wait":true}     answered when no move is under way, or after 0.2 s
+ *     {"op":"abort"}
+ *
+ *     {"ok":true, ...}      {"ok":false,"error":{"code","message","layer"?,"expert"?}}
+ *
+ *     apply   moves, bytes, layers, waves: of the way to the plan; steps: needed at least by the
+ *             byte budget; move: the number of this migration, 0 when nothing had to be moved;
+ *             with dry_run also schedule: [{"layer","moves":[[expert, from, to], ...]}, ...]
+ *     status  see bl_control_answer()
+ *
+ * When the cluster ends, every client is sent a last status with "ended":true, so that whoever waits
+ * for a move learns how it went.
+ *
+ * The server has no thread. bl_control_poll() is called once per step and never waits: it takes what
+ * has arrived, at most CONTROL_READ_BYTES per client, answers complete lines and keeps what a slow
+ * reader has not taken. A client that sends no end of a line, too much, or nothing for a while is
+ * dropped. Nothing a client does ends in an error of the rank.
+ *
+ * A plan is refused when it is not for this model (experts, top-k, layers), these ranks and slots,
+ * or the rule by which the engine shares copies; and when it is *stale*: a plan that was made from a
+ * placement in force (`plan --current`) carries that placement's epoch plus one, and is accepted
+ * only while that placement is still the one in force. A plan made from nothing has epoch 0 and is
+ * never stale. A plan that is in force already is 0 moves, whatever its epoch.
+ */
+#ifndef BL_REBALANCER_CONTROL_H
+#define BL_REBALANCER_CONTROL_H
+
+#include "core/json.h"
+#include "rebalancer/agent.h"
+
+#define BL_CONTROL_MAX_REQUEST ((size_t)8 << 20)
+
+/* What runs here, for checking plans; text is copied. */
+typedef struct bl_control_cluster {
+    int n_experts, top_k, n_ranks;
+    const char *rule;    /* how the engine shares copies: "even" */
+    uint64_t plan_epoch; /* of the plan it was started with; 0: none */
+} bl_control_cluster;
+
+typedef struct bl_control bl_control;
+
+/* Open the socket. A file left behind by a dead server is replaced; a living server, or a file that
+ * is no socket, is BL_ERR_STATE. */
+bl_status bl_control_open(const char *path, const bl_control_cluster *cluster, bl_control **out,
+                          bl_error *err);
+/* Look at the clients; does not wait. */
+void bl_control_poll(bl_control *control, bl_agent *agent);
+/* Sends the last status, closes all connections and removes the socket. NULL is fine; the agent may
+ * be NULL when it never came to life. */
+void bl_control_close(bl_control *control, bl_agent *agent);
+
+/* Where program and server meet when nobody names a socket: $BALLAST_SOCKET, else ballast.sock in
+ * $XDG_RUNTIME_DIR, else /tmp/ballast-<uid>.sock. */
+void bl_control_default_path(char *out, size_t bytes);
+
+/* ---- parts, for the server and its tests --------------------------------------------------- */
+
+typedef enum bl_control_op { BL_CONTROL_APPLY, BL_CONTROL_STATUS, BL_CONTROL_ABORT } bl_control_op;
+
+typedef struct bl_control_request {
+    bl_control_op op;
+    bool wait; /* status */
+    /* apply */
+    bool dry_run;
+    int n_experts, top_k;
+    char rule[32];
+    uint64_t epoch;
+    bl_placement goal; /* owned; obeys the hard rules */
+} bl_control_request;
+
+/* One request, without its newline. Free with bl_control_request_free(). */
+bl_status bl_control_parse(const char *line, size_t bytes, bl_control_request *out, bl_error *err);
+void bl_control_request_free(bl_control_request *request); /* safe on a zeroed struct */
+
+/* Which plan is in force, as far as control knows. */
+typedef struct bl_control_epochs {
+    uint64_t in_force, coming; /* coming: of the plan being moved to */
+    bool moving;
+} bl_control_epochs;
+
+/* Answer one line; the result is a new reference, or NULL while a request that waits has to. The
+ * status object holds:
+ *   state    stable, agreed, copying, verified, committed, halted
+ *   outcome  none, running, moved or aborted: of the move under way, or of the last one
+ *   reason   why it was aborted; null otherwise
+ *   partial  "20/58" when it was aborted after some layers; null otherwise
+ *   move     number of that migration; layer: being moved, null when none is
+ *   layers_done, layers, waves_done, waves, moves_done, moves, bytes_done, bytes
+ *   epoch    of the plan in force; step: last begun
+ *   rank     what the answering rank has measured: sent_bytes, received_bytes, max_step_bytes,
+ *            max_step_us (longest bl_agent_at_step), holds, max_hold_us, stray */
+json_t *bl_control_answer(const char *line, size_t bytes, bool may_wait,
+                          const bl_control_cluster *cluster, bl_control_epochs *epochs,
+                          bl_agent *agent);
+
+/* ---- the operator's side ------------------------------------------------------------------- */
+
+typedef struct bl_control_client {
+    int fd;
+    char path[108];
+} bl_control_client;
+
+bl_status bl_control_connect(const char *path, bl_control_client *out, bl_error *err);
+/* Send a request and wait up to `deadline_s` for its answer. An answer that is not ok is returned as
+ * the error it carries; otherwise *answer_p is a new reference. When the cluster ends meanwhile, its
+ * last status answers a request for the status, and any other request is BL_ERR_PEER. */
+bl_status bl_control_ask(bl_control_client *client, const json_t *request, double deadline_s,
+                         json_t **answer_p, bl_error *err);
+void bl_control_disconnect(bl_control_client *client);
+
+#endif
