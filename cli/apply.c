@@ -38,15 +38,16 @@ static long long number(const json_t *object, const char *key) {
 }
 
 static void print_schedule(const json_t *waves) {
-    size_t w, m;
-    const json_t *wave, *move;
-    json_array_foreach (waves, w, wave) {
+    for (size_t w = 0; w < json_array_size(waves); w++) {
+        const json_t *wave = json_array_get(waves, w), *moves = json_object_get(wave, "moves");
         printf("wave %zu, layer %lld:", w + 1, number(wave, "layer"));
-        json_array_foreach (json_object_get(wave, "moves"), m, move)
+        for (size_t m = 0; m < json_array_size(moves); m++) {
+            const json_t *move = json_array_get(moves, m); /* [expert, from, to] */
             printf("%s %lld: %lld -> %lld", m > 0 ? "," : "",
                    (long long)json_integer_value(json_array_get(move, 0)),
                    (long long)json_integer_value(json_array_get(move, 1)),
                    (long long)json_integer_value(json_array_get(move, 2)));
+        }
         putchar('\n');
     }
 }

@@ -11,7 +11,8 @@ bool bl_run_mover_wanted(const bl_run_job *job) {
 
 static bl_status before_step(void *user, uint64_t step, bl_step_note *mine, bl_error *err) {
     bl_run_mover *mover = user;
-    (void)step, (void)err;
+    (void)step;
+    BL_TRY(bl_agent_hear(mover->agent, err));
     if (mover->control != NULL)
         bl_control_poll(mover->control, mover->agent);
     if (bl_agent_is_busy(mover->agent))

@@ -52,7 +52,7 @@ struct bl_agent {
     bl_agent_status stats; /* its last part */
 };
 
-/* ---- life ------------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 static bl_status fill(bl_agent *agent, const int *layers, bl_error *err) {
     BL_TRY(BL_CALLOC(agent->layers, agent->n_layers, err));
@@ -123,7 +123,7 @@ void bl_agent_free(bl_agent *agent) {
     free(agent);
 }
 
-/* ---- schedules -------------------------------------------------------------------------------- */
+/* ---- schedules ------------------------------------------------------------------------------- */
 
 bl_status bl_agent_preview(const bl_agent *agent, const bl_placement *goal, bl_schedule *out,
                            bl_error *err) {
@@ -143,7 +143,7 @@ static void replace_schedule(bl_agent *agent, const bl_schedule *schedule) {
     agent->schedule = *schedule;
 }
 
-/* ---- actions ---------------------------------------------------------------------------------- */
+/* ---- actions --------------------------------------------------------------------------------- */
 
 static void fail(bl_agent *agent, const bl_error *err) {
     if (agent->failed)
@@ -281,7 +281,7 @@ static void feed(bl_agent *agent, const bl_tx_event *event) {
     }
 }
 
-/* ---- what arrives ----------------------------------------------------------------------------- */
+/* ---- what arrives ---------------------------------------------------------------------------- */
 
 /* The schedule of a PREPARE, as this rank sees it; NULL with the reason in err. */
 static const bl_schedule *prepare(bl_agent *agent, const bl_tx_message *message,
@@ -383,7 +383,7 @@ static bl_status take_arrivals(bl_agent *agent, bl_error *err) {
     return BL_OK;
 }
 
-/* ---- what leaves ------------------------------------------------------------------------------ */
+/* ---- what leaves ----------------------------------------------------------------------------- */
 
 static bool is_current(const bl_agent *agent, const stream *s) {
     return agent->tx.schedule != NULL && agent->tx.term == s->term && agent->tx.wave == s->wave;
@@ -453,7 +453,7 @@ static void send_pieces(bl_agent *agent) {
         agent->stats.max_step_bytes = (uint64_t)sent;
 }
 
-/* ---- the step --------------------------------------------------------------------------------- */
+/* ---- the step -------------------------------------------------------------------------------- */
 
 static bl_status wait_for_word(bl_agent *agent, bl_error *err) {
     bl_message message = {0};
@@ -500,11 +500,15 @@ bl_status bl_agent_at_step(bl_agent *agent, uint64_t step, bl_error *err) {
     return BL_OK;
 }
 
+bl_status bl_agent_hear(bl_agent *agent, bl_error *err) {
+    return take_arrivals(agent, err);
+}
+
 bool bl_agent_is_busy(const bl_agent *agent) {
     return !bl_tx_is_idle(&agent->tx);
 }
 
-/* ---- leading ---------------------------------------------------------------------------------- */
+/* ---- leading --------------------------------------------------------------------------------- */
 
 bl_status bl_agent_apply(bl_agent *agent, const bl_placement *goal, int *n_moves, bl_error *err) {
     bl_schedule schedule;

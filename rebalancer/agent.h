@@ -59,10 +59,14 @@ void bl_agent_free(bl_agent *agent); /* NULL is fine; gives reserved spares back
  * cannot know what the others serve. A move that merely fails is no error. */
 bl_status bl_agent_at_step(bl_agent *agent, uint64_t step, bl_error *err);
 
+/* The first part of that alone: take what has arrived and answer it. Optional, anywhere between two
+ * steps; a move gets on faster when ranks hear each other more often. */
+bl_status bl_agent_hear(bl_agent *agent, bl_error *err);
+
 /* Something is under way here: keep stepping. */
 bool bl_agent_is_busy(const bl_agent *agent);
 
-/* ---- for the rank that leads --------------------------------------------------------------- */
+/* ---- for the rank that leads ----------------------------------------------------------------- */
 
 /* The way from the placement in force to `goal`; nothing is started. Free the schedule. */
 bl_status bl_agent_preview(const bl_agent *agent, const bl_placement *goal, bl_schedule *out,

@@ -38,7 +38,7 @@ struct bl_control {
     session clients[MAX_CLIENTS];
 };
 
-/* ---- sockets ---------------------------------------------------------------------------------- */
+/* ---- sockets --------------------------------------------------------------------------------- */
 
 static bool set_nonblocking(int fd) {
     const int flags = fcntl(fd, F_GETFL);
@@ -111,7 +111,7 @@ bl_status bl_control_open(const char *path, const bl_control_cluster *cluster, b
     return BL_OK;
 }
 
-/* ---- clients ---------------------------------------------------------------------------------- */
+/* ---- clients --------------------------------------------------------------------------------- */
 
 static void drop(session *c) {
     close(c->fd);

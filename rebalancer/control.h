@@ -62,7 +62,7 @@ void bl_control_close(bl_control *control, bl_agent *agent);
  * $XDG_RUNTIME_DIR, else /tmp/ballast-<uid>.sock. */
 void bl_control_default_path(char *out, size_t bytes);
 
-/* ---- parts, for the server and its tests --------------------------------------------------- */
+/* ---- parts, for the server and its tests ----------------------------------------------------- */
 
 typedef enum bl_control_op { BL_CONTROL_APPLY, BL_CONTROL_STATUS, BL_CONTROL_ABORT } bl_control_op;
 
@@ -102,7 +102,7 @@ json_t *bl_control_answer(const char *line, size_t bytes, bool may_wait,
                           const bl_control_cluster *cluster, bl_control_epochs *epochs,
                           bl_agent *agent);
 
-/* ---- the operator's side ------------------------------------------------------------------- */
+/* ---- the operator's side --------------------------------------------------------------------- */
 
 typedef struct bl_control_client {
     int fd;

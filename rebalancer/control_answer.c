@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- requests --------------------------------------------------------------------------------- */
+/* ---- requests -------------------------------------------------------------------------------- */
 
 void bl_control_request_free(bl_control_request *request) {
     bl_placement_free(&request->goal);
@@ -83,7 +83,7 @@ bl_status bl_control_parse(const char *line, size_t bytes, bl_control_request *o
     return st;
 }
 
-/* ---- apply ------------------------------------------------------------------------------------ */
+/* ---- apply ----------------------------------------------------------------------------------- */
 
 static bl_status check_cluster(const bl_control_request *request, const bl_control_cluster *cluster,
                                bl_error *err) {
@@ -159,7 +159,7 @@ static bl_status apply(const bl_control_request *request, const bl_control_clust
     return st;
 }
 
-/* ---- status ----------------------------------------------------------------------------------- */
+/* ---- status ---------------------------------------------------------------------------------- */
 
 static json_t *text_or_null(const char *text) {
     return text[0] != '\0' ? json_string(text) : json_null();
@@ -197,7 +197,7 @@ static void settle(bl_control_epochs *epochs, const bl_agent_status *status) {
         epochs->in_force = epochs->coming;
 }
 
-/* ---- answers ---------------------------------------------------------------------------------- */
+/* ---- answers --------------------------------------------------------------------------------- */
 
 static json_t *refusal(const bl_error *err) {
     json_t *body = json_pack("{s:s, s:s}", "code", bl_status_name(err->code), "message",

@@ -14,7 +14,7 @@
 
 #define READ_BYTES ((size_t)64 << 10)
 
-/* ---- addresses -------------------------------------------------------------------------------- */
+/* ---- addresses ------------------------------------------------------------------------------- */
 
 void bl_control_default_path(char *out, size_t bytes) {
     const char *named = getenv("BALLAST_SOCKET"), *dir = getenv("XDG_RUNTIME_DIR");
@@ -43,7 +43,7 @@ int bl_control_socket(void) {
     return fd;
 }
 
-/* ---- the operator's side ---------------------------------------------------------------------- */
+/* ---- the operator's side --------------------------------------------------------------------- */
 
 bl_status bl_control_connect(const char *path, bl_control_client *out, bl_error *err) {
     struct sockaddr_un address;

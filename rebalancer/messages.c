@@ -31,7 +31,7 @@ static int32_t get_int(const unsigned char *at) {
     return value;
 }
 
-/* ---- messages --------------------------------------------------------------------------------- */
+/* ---- messages -------------------------------------------------------------------------------- */
 
 bl_status bl_wire_encode(const bl_tx_message *m, const void *payload, size_t payload_bytes,
                          unsigned char **data_p, size_t *bytes, bl_error *err) {
@@ -94,7 +94,7 @@ bl_status bl_wire_decode(const void *data, size_t bytes, int from, bl_tx_message
     return BL_OK;
 }
 
-/* ---- goals ------------------------------------------------------------------------------------ */
+/* ---- goals ----------------------------------------------------------------------------------- */
 
 bl_status bl_wire_encode_goal(const bl_placement *goal, unsigned char **data_p, size_t *bytes,
                               bl_error *err) {
@@ -194,7 +194,7 @@ bl_status bl_wire_decode_goal(const void *data, size_t bytes, bl_placement *out,
     return st;
 }
 
-/* ---- chunks ----------------------------------------------------------------------------------- */
+/* ---- chunks ---------------------------------------------------------------------------------- */
 
 void bl_wire_encode_chunk(const bl_wire_chunk *chunk, unsigned char head[BL_WIRE_CHUNK_BYTES]) {
     memcpy(head, CHUNK_MAGIC, sizeof CHUNK_MAGIC);

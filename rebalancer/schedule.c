@@ -31,8 +31,7 @@ void bl_schedule_free(bl_schedule *schedule) {
     *schedule = (bl_schedule){0};
 }
 
-/* ---- shapes and alignment ---------------------------------------------------------------------
- */
+/* ---- shapes and alignment -------------------------------------------------------------------- */
 
 static bl_status check_shapes(const bl_layer_placement *current, const bl_layer_placement *goal,
                               bl_error *err) {
@@ -82,8 +81,7 @@ bl_status bl_layer_align(const bl_layer_placement *current, const bl_layer_place
     return BL_OK;
 }
 
-/* ---- exchanges inside a wave ------------------------------------------------------------------
- */
+/* ---- exchanges inside a wave ----------------------------------------------------------------- */
 
 static bool is_pending(const layer_way *way, int slot) {
     return way->now.expert[slot] != way->goal.expert[slot];
@@ -168,8 +166,7 @@ static bl_status exchange_freely(layer_way *way, bl_error *err) {
     return BL_OK;
 }
 
-/* ---- cycles of last copies --------------------------------------------------------------------
- */
+/* ---- cycles of last copies ------------------------------------------------------------------- */
 
 /* Colour of a rank in the walk: not met yet, given up, or its position on the path (from 0). */
 enum { DEAD_END = -2, UNSEEN = -1 };
@@ -249,8 +246,7 @@ static bool drop_surplus(layer_way *way) {
     return dropped;
 }
 
-/* ---- sources and rounds -----------------------------------------------------------------------
- */
+/* ---- sources and rounds ---------------------------------------------------------------------- */
 
 static void choose_sources(layer_way *way, const double *distance, int *n_sends) {
     const int n_ranks = way->now.n_ranks;
@@ -309,8 +305,7 @@ static bl_status choose_rounds(layer_way *way, const int *n_sends, bl_error *err
     return BL_OK;
 }
 
-/* ---- waves ------------------------------------------------------------------------------------
- */
+/* ---- waves ----------------------------------------------------------------------------------- */
 
 /* Fill one wave; way->before is the placement it starts from. */
 static bl_status fill_wave(layer_way *way, const double *distance, bl_error *err) {
@@ -419,8 +414,7 @@ static bl_status schedule_layer(const bl_layer_placement *current, const bl_laye
     return st;
 }
 
-/* ---- hash -------------------------------------------------------------------------------------
- */
+/* ---- hash ------------------------------------------------------------------------------------ */
 
 typedef struct ints {
     int64_t *items;
@@ -476,8 +470,7 @@ static bl_status hash_schedule(bl_schedule *schedule, const bl_placement *curren
     return BL_OK;
 }
 
-/* ---- the whole way ----------------------------------------------------------------------------
- */
+/* ---- the whole way --------------------------------------------------------------------------- */
 
 static bl_status check_goal(const bl_placement *current, const bl_placement *goal, bl_error *err) {
     for (int l = 0; l < goal->n_layers; l++) {

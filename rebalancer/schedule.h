@@ -82,7 +82,7 @@ bl_status bl_layer_align(const bl_layer_placement *current, const bl_layer_place
 bl_status bl_schedule_check(const bl_schedule *schedule, const bl_placement *current,
                             const int *spares, bl_error *err);
 
-/* ---- the two sides of a wave --------------------------------------------------------------- */
+/* ---- the two sides of a wave ----------------------------------------------------------------- */
 
 /* What one rank has to do in a wave, in the order in which it does it. */
 typedef struct bl_wave_side {

@@ -11,8 +11,7 @@ int bl_wave_arrivals(const bl_wave *wave, int rank) {
     return n;
 }
 
-/* ---- sides ------------------------------------------------------------------------------------
- */
+/* ---- sides ----------------------------------------------------------------------------------- */
 
 bl_status bl_wave_side_of(const bl_wave *wave, int rank, bl_wave_side *out, bl_error *err) {
     bl_wave_side side = {0};
@@ -97,8 +96,7 @@ static bl_status check_sides(const bl_wave *wave, int n_ranks, bl_error *err) {
     return st;
 }
 
-/* ---- dry run ----------------------------------------------------------------------------------
- */
+/* ---- dry run --------------------------------------------------------------------------------- */
 
 static bl_status broken(const bl_schedule *schedule, int wave, int expert, const char *what,
                         bl_error *err) {

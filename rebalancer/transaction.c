@@ -59,8 +59,7 @@ int bl_tx_moves_done(const bl_transaction *tx) {
     return n;
 }
 
-/* ---- small parts ------------------------------------------------------------------------------
- */
+/* ---- small parts ----------------------------------------------------------------------------- */
 
 void bl_tx_set_reason(char *to, const char *reason) {
     snprintf(to, BL_TX_REASON, "%s", reason != NULL ? reason : "");
@@ -131,8 +130,7 @@ static const bl_move *move_at(const bl_transaction *tx, int move) {
     return move >= 0 && move < wave->n_moves ? &wave->moves[move] : NULL;
 }
 
-/* ---- agree and copy ---------------------------------------------------------------------------
- */
+/* ---- agree and copy -------------------------------------------------------------------------- */
 
 static void on_prepare(bl_transaction *tx, const bl_tx_event *event, uint64_t now,
                        bl_tx_actions *out) {
@@ -256,8 +254,7 @@ static void on_bundle(bl_transaction *tx, const bl_tx_event *event, bl_tx_action
     }
 }
 
-/* ---- commit and retire ------------------------------------------------------------------------
- */
+/* ---- commit and retire ----------------------------------------------------------------------- */
 
 /* A later proposal replaces an earlier one: the leader decides on its latest only. */
 static void on_propose(bl_transaction *tx, const bl_tx_message *m, bl_tx_actions *out) {
@@ -330,8 +327,7 @@ static void on_abort(bl_transaction *tx, const bl_tx_message *m, bl_tx_actions *
         bl_tx_release(tx, BL_TX_ABORTED, m->reason, out);
 }
 
-/* ---- events -----------------------------------------------------------------------------------
- */
+/* ---- events ---------------------------------------------------------------------------------- */
 
 static void from_leader(bl_transaction *tx, const bl_tx_message *m, uint64_t now,
                         bl_tx_actions *out) {

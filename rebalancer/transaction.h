@@ -29,8 +29,9 @@
  * Why no rank serves another epoch than the others in the same step: COMMIT is sent only when every
  * rank has promised. A rank that reaches step c with a promise and without a decision *holds*: it
  * does not begin the step until the decision is there. The leader chooses c so far ahead (margin)
- * that this is rare; when a rank is late, or silent for promise_ns, it proposes a later step, and
- * that releases whoever holds. So a hold lasts as long as a message takes, or promise_ns.
+ * that this is rare. When a rank answers that it is late, or when the leader itself has held for
+ * promise_ns, it proposes a later step, and that releases whoever holds. So a hold lasts as long as
+ * a message takes, or promise_ns.
  *
  * Why no step reads a buffer that was given away: a step pins the epoch it began with. Displaced
  * buffers are freed on RETIRE, sent when every rank has said BEGUN: `oldest`, the oldest step still
@@ -69,7 +70,7 @@
 #define BL_TX_ALL (-1) /* as receiver: every living rank, the sender too */
 #define BL_TX_MAX_ACTIONS (2 * BL_WAVE_MAX_ARRIVALS + 8)
 
-/* ---- messages ------------------------------------------------------------------------------ */
+/* ---- messages -------------------------------------------------------------------------------- */
 
 /* name, whose part it is: R a rank's, L the leader's */
 #define BL_TX_MESSAGES(X)                                                       \
@@ -112,7 +113,7 @@ typedef struct bl_tx_message {
     char reason[BL_TX_REASON]; /* "" when there is none */
 } bl_tx_message;
 
-/* ---- events and actions -------------------------------------------------------------------- */
+/* ---- events and actions ---------------------------------------------------------------------- */
 
 typedef enum bl_tx_event_kind {
     BL_TX_EV_APPLY,   /* leader: carry out `schedule`; ignored unless bl_tx_can_apply() */
@@ -159,13 +160,13 @@ typedef struct bl_tx_actions {
     bl_tx_action items[BL_TX_MAX_ACTIONS];
 } bl_tx_actions;
 
-/* ---- state --------------------------------------------------------------------------------- */
+/* ---- state ----------------------------------------------------------------------------------- */
 
 typedef struct bl_tx_options {
     uint64_t agree_ns;   /* PREPARE to the last AGREE */
     uint64_t copy_ns;    /* longest time without any bundle arriving anywhere */
-    uint64_t promise_ns; /* per proposal */
-    uint64_t commit_ns;  /* COMMIT to the last BEGUN; RETIRE to the last RETIRED */
+    uint64_t promise_ns; /* longest hold of the leader before it proposes a later step */
+    uint64_t commit_ns;  /* PROPOSE to the last PROMISE, COMMIT to BEGUN, RETIRE to RETIRED */
     uint64_t orphan_ns;  /* silence of the leader */
     uint64_t hold_ns;    /* more than max_proposals * promise_ns */
     int margin_steps;    /* first proposal: this far ahead; doubles with each further one */
@@ -173,8 +174,8 @@ typedef struct bl_tx_options {
 } bl_tx_options;
 
 #define BL_TX_OPTIONS_INIT                                                              \
-    ((bl_tx_options){UINT64_C(10000000000), UINT64_C(30000000000), UINT64_C(250000000), \
-                     UINT64_C(30000000000), UINT64_C(300000000000), UINT64_C(10000000000), 4, 8})
+    ((bl_tx_options){UINT64_C(10000000000), UINT64_C(30000000000), UINT64_C(100000000), \
+                     UINT64_C(30000000000), UINT64_C(300000000000), UINT64_C(10000000000), 3, 8})
 
 typedef enum bl_tx_state {
     BL_TX_STABLE,
@@ -261,7 +262,7 @@ void bl_tx_init(bl_transaction *tx, int rank, int n_ranks, const bl_tx_options *
 /* One event at `now_ns`; `out` is overwritten with what the rank must do, in order. */
 void bl_tx_step(bl_transaction *tx, const bl_tx_event *event, uint64_t now_ns, bl_tx_actions *out);
 
-/* ---- questions ----------------------------------------------------------------------------- */
+/* ---- questions ------------------------------------------------------------------------------- */
 
 int bl_tx_leader(const bl_transaction *tx); /* lowest living rank */
 bool bl_tx_can_apply(const bl_transaction *tx);

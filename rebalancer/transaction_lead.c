@@ -4,8 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- answers ----------------------------------------------------------------------------------
- */
+/* ---- answers --------------------------------------------------------------------------------- */
 
 static void forget_answers(bl_tx_lead *lead) {
     memset(lead->heard, 0, sizeof lead->heard);
@@ -29,8 +28,7 @@ static int first_silent(const bl_transaction *tx) {
     return rank;
 }
 
-/* ---- phases -----------------------------------------------------------------------------------
- */
+/* ---- phases ---------------------------------------------------------------------------------- */
 
 static bl_tx_message *order(bl_transaction *tx, bl_tx_message_type type, bl_tx_actions *out) {
     bl_tx_message *m = bl_tx_send(tx, out, BL_TX_ALL, type, tx->lead.schedule, tx->lead.wave);
@@ -87,7 +85,7 @@ static void propose(bl_transaction *tx, uint64_t now, bl_tx_actions *out) {
         bl_tx_lead_abort(tx, "the ranks did not agree on a step to commit at", out);
         return;
     }
-    enter(lead, BL_TX_PROMISING, now + tx->options.promise_ns);
+    enter(lead, BL_TX_PROMISING, now + tx->options.commit_ns);
     if (tx->step > lead->top_step)
         lead->top_step = tx->step;
     lead->commit_step = lead->top_step + ((uint64_t)tx->options.margin_steps << lead->attempt);
@@ -129,8 +127,7 @@ void bl_tx_lead_abort(bl_transaction *tx, const char *reason, bl_tx_actions *out
         finish(tx, BL_TX_ABORT, out);
 }
 
-/* ---- messages ---------------------------------------------------------------------------------
- */
+/* ---- messages -------------------------------------------------------------------------------- */
 
 static void on_agree(bl_transaction *tx, const bl_tx_message *m, uint64_t now, bl_tx_actions *out) {
     char reason[BL_TX_REASON];
@@ -210,24 +207,28 @@ void bl_tx_lead_message(bl_transaction *tx, const bl_tx_message *m, uint64_t now
         end_wave(tx, now, out);
 }
 
-/* ---- time and loss ----------------------------------------------------------------------------
- */
+/* ---- time and loss --------------------------------------------------------------------------- */
 
 void bl_tx_lead_tick(bl_transaction *tx, uint64_t now, bl_tx_actions *out) {
     static const char *const missed[] = {
         [BL_TX_AGREEING] = "did not answer the plan",
         [BL_TX_MOVING] = "did not verify its experts",
+        [BL_TX_PROMISING] = "did not promise to commit",
         [BL_TX_COMMITTING] = "did not begin the commit step",
         [BL_TX_RETIRING] = "did not retire",
     };
     bl_tx_lead *lead = &tx->lead;
     char reason[BL_TX_REASON];
-    if (lead->phase == BL_TX_IDLE || now < lead->deadline)
-        return;
-    if (lead->phase == BL_TX_PROMISING) {
+    /* Ranks are in step: when this one holds, so do others, perhaps for one that has begun the step
+     * and cannot answer before it is over. A later proposal lets all of them go on. */
+    if (lead->phase == BL_TX_PROMISING && tx->hold_ns != 0 &&
+        now - tx->hold_ns > tx->options.promise_ns) {
+        tx->hold_ns = now;
         propose(tx, now, out);
         return;
     }
+    if (lead->phase == BL_TX_IDLE || now < lead->deadline)
+        return;
     snprintf(reason, sizeof reason, "rank %d %s before the deadline", first_silent(tx),
              missed[lead->phase]);
     lead->deadline = UINT64_MAX;

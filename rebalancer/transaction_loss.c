@@ -10,8 +10,7 @@ static bool is_quorum(const bl_transaction *tx) {
            (2 * living == tx->n_members && !tx->lost[tx->lowest_member]);
 }
 
-/* ---- the survivors' words ---------------------------------------------------------------------
- */
+/* ---- the survivors' words -------------------------------------------------------------------- */
 
 /* Has `rank` spoken since it follows the same leader as this rank does? */
 static bool has_spoken(const bl_transaction *tx, int rank) {
@@ -90,8 +89,7 @@ void bl_tx_resolve_message(bl_transaction *tx, const bl_tx_message *m, bl_tx_act
         resolve(tx, out);
 }
 
-/* ---- a wave without a leader ------------------------------------------------------------------
- */
+/* ---- a wave without a leader ----------------------------------------------------------------- */
 
 void bl_tx_orphan_begun(bl_transaction *tx, const bl_tx_message *m, bl_tx_actions *out) {
     if (tx->schedule == NULL || m->term != tx->term || m->wave != tx->wave)
@@ -117,8 +115,7 @@ void bl_tx_orphan_retire(bl_transaction *tx, bl_tx_actions *out) {
     bl_tx_release(tx, BL_TX_ABORTED, reason, out);
 }
 
-/* ---- loss -------------------------------------------------------------------------------------
- */
+/* ---- loss ------------------------------------------------------------------------------------ */
 
 static void lose_leader(bl_transaction *tx, int leader, bl_tx_actions *out) {
     char reason[BL_TX_REASON];

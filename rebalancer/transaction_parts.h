@@ -7,7 +7,7 @@
 
 #include "rebalancer/transaction.h"
 
-/* ---- transaction.c ---- */
+/* ---- transaction.c --------------------------------------------------------------------------- */
 
 bl_tx_action *bl_tx_act(bl_tx_actions *out, bl_tx_action_kind kind);
 /* A message of this rank about `wave` of `schedule` (NULL: about none), ready to be completed. */
@@ -22,7 +22,7 @@ void bl_tx_release(bl_transaction *tx, bl_tx_outcome outcome, const char *reason
 void bl_tx_halt(bl_transaction *tx, const char *reason, bl_tx_actions *out);
 void bl_tx_set_reason(char *to, const char *reason);
 
-/* ---- transaction_lead.c ---- */
+/* ---- transaction_lead.c ---------------------------------------------------------------------- */
 
 void bl_tx_lead_apply(bl_transaction *tx, const bl_schedule *schedule, uint64_t now,
                       bl_tx_actions *out);
@@ -34,7 +34,7 @@ void bl_tx_lead_tick(bl_transaction *tx, uint64_t now, bl_tx_actions *out);
 /* `rank`, not this one, is lost while this one leads. */
 void bl_tx_lead_lost(bl_transaction *tx, int rank, uint64_t now, bl_tx_actions *out);
 
-/* ---- transaction_loss.c ---- */
+/* ---- transaction_loss.c ---------------------------------------------------------------------- */
 
 void bl_tx_lost(bl_transaction *tx, int rank, uint64_t now, bl_tx_actions *out);
 void bl_tx_resolve_message(bl_transaction *tx, const bl_tx_message *message, bl_tx_actions *out);

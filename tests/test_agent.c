@@ -64,7 +64,7 @@ static void fill_bundle(unsigned char *bundle, int layer, int expert) {
         bundle[i] = (unsigned char)bl_rng_next(&rng);
 }
 
-/* ---- a transport that damages a byte ---------------------------------------------------------- */
+/* ---- a transport that damages a byte --------------------------------------------------------- */
 
 static const bl_transport_ops *true_ops;
 static cluster *damaged_cluster;
@@ -95,7 +95,7 @@ static void damage_transports(cluster *c) {
         c->ranks[g].transport->ops = &ops;
 }
 
-/* ---- serving ---------------------------------------------------------------------------------- */
+/* ---- serving --------------------------------------------------------------------------------- */
 
 static bl_status check_experts(rank *r, bl_error *err) {
     unsigned char expected[BUNDLE];
@@ -177,7 +177,7 @@ static void *rank_main(void *user) {
     return NULL;
 }
 
-/* ---- clusters --------------------------------------------------------------------------------- */
+/* ---- clusters -------------------------------------------------------------------------------- */
 
 static void random_placement(bl_rng *rng, bl_placement *out) {
     bl_error err;
@@ -279,7 +279,7 @@ static void close_cluster(cluster *c) {
     free(c->goals);
 }
 
-/* ---- tests ------------------------------------------------------------------------------------ */
+/* ---- tests ----------------------------------------------------------------------------------- */
 
 static void test_twenty_plans(void **state) {
     (void)state;

@@ -115,7 +115,7 @@ static long long number(const json_t *answer, const char *key) {
     return (long long)json_integer_value(json_object_get(answer, key));
 }
 
-/* ---- requests --------------------------------------------------------------------------------- */
+/* ---- requests -------------------------------------------------------------------------------- */
 
 static const char *plan_with(const char *experts, int ranks, int epoch, const char *rule,
                              const char *slots) {
@@ -227,7 +227,7 @@ static void test_malformed_requests(void **state) {
     refuses("{\"op\":\"status\",\"op\":\"abort\"}", "ERR_PARSE", "");
 }
 
-/* ---- clients that mean no good ---------------------------------------------------------------- */
+/* ---- clients that mean no good --------------------------------------------------------------- */
 
 static void test_pieces_and_several_requests(void **state) {
     (void)state;
@@ -299,7 +299,7 @@ static void test_many_clients(void **state) {
     poll_server(2);
 }
 
-/* ---- sockets ---------------------------------------------------------------------------------- */
+/* ---- sockets --------------------------------------------------------------------------------- */
 
 static void test_socket_is_private_and_single(void **state) {
     (void)state;
@@ -339,8 +339,7 @@ static void test_last_words(void **state) {
     (void)state;
     bl_error err;
     bl_control_client client;
-    json_t *answer, *status = json_pack("{s:s, s:b}", "op", "status", "wait", 1),
-                    *stop = json_pack("{s:s}", "op", "abort");
+    json_t *answer, *status = json_pack("{s:s, s:b}", "op", "status", "wait", 1);
     assert_ok(bl_control_connect(f.path, &client, &err));
     poll_server(1);
     bl_control_close(f.control, f.agent);

@@ -7,8 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- making placements ------------------------------------------------------------------------
- */
+/* ---- making placements ----------------------------------------------------------------------- */
 
 /* One layer from a row of expert ids, the same number of slots on every rank. */
 static bl_placement one_layer(int n_ranks, int slots, int n_experts, const int *experts) {
@@ -54,8 +53,7 @@ static void assert_same_sets(const bl_layer_placement *a, const bl_layer_placeme
     }
 }
 
-/* ---- tests ------------------------------------------------------------------------------------
- */
+/* ---- tests ----------------------------------------------------------------------------------- */
 
 /* The drawing in schedule.h: the cycle of two is one wave, everything is done in two. */
 static void test_worked_example(void **state) {

@@ -104,7 +104,7 @@ static void test_two_are_lost(void **state) {
     assert_true(run(BL_SIM_LOSE_TWO).aborted > 0);
 }
 
-/* ---- by hand ---------------------------------------------------------------------------------- */
+/* ---- by hand --------------------------------------------------------------------------------- */
 
 static bl_tx_actions out;
 

@@ -25,8 +25,7 @@ enum {
 static const uint64_t MS = 1000000;
 static const int GARBAGE = -1, DAMAGED = -2;
 
-/* ---- events -----------------------------------------------------------------------------------
- */
+/* ---- events ---------------------------------------------------------------------------------- */
 
 typedef enum kind { DELIVER, STEP, FINISH, TICK, BUNDLE, APPLY, STOP, DIE, NOTICE } kind;
 
@@ -131,8 +130,7 @@ static event pop(sim *s) {
     return top;
 }
 
-/* ---- stores -----------------------------------------------------------------------------------
- */
+/* ---- stores ---------------------------------------------------------------------------------- */
 
 static int tag_of(int layer, int expert) {
     return (layer + 1) * 1000 + expert;
@@ -243,8 +241,7 @@ static void check_reads(sim *s, int rank, const running_step *step) {
     }
 }
 
-/* ---- actions ----------------------------------------------------------------------------------
- */
+/* ---- actions --------------------------------------------------------------------------------- */
 
 static uint64_t delay(sim *s) {
     const uint64_t usual = 10000 + below(s, s->slow_ns);
@@ -290,8 +287,6 @@ static void stream(sim *s, int rank, const bl_tx_action *action) {
                     .term = r->tx.term,
                     .hash = hash_of(r->tag[buffer])});
 }
-
-static void handle(sim *s, int rank, const bl_tx_event *e, bl_tx_actions *out);
 
 static void act(sim *s, int rank, const bl_tx_action *action) {
     sim_rank *r = &s->ranks[rank];
@@ -369,8 +364,7 @@ static void handle(sim *s, int rank, const bl_tx_event *e, bl_tx_actions *out) {
         act(s, rank, &out->items[i]);
 }
 
-/* ---- what happens -----------------------------------------------------------------------------
- */
+/* ---- what happens ---------------------------------------------------------------------------- */
 
 static bool is_live(const sim *s, int rank) {
     return !s->ranks[rank].dead && !s->ranks[rank].stopped;
@@ -587,8 +581,7 @@ static void happen(sim *s, const event *e, bl_tx_actions *out) {
     }
 }
 
-/* ---- setting up -------------------------------------------------------------------------------
- */
+/* ---- setting up ------------------------------------------------------------------------------ */
 
 static void random_placement(sim *s, const int *slots, bl_placement *out) {
     int layers[MAX_LAYERS];
@@ -673,8 +666,7 @@ static void plant_fault(sim *s) {
     push(s, (event){.at = 5 * MS, .kind = APPLY});
 }
 
-/* ---- the end ----------------------------------------------------------------------------------
- */
+/* ---- the end --------------------------------------------------------------------------------- */
 
 static bool all_idle(const sim *s) {
     for (int rank = 0; rank < s->n_ranks; rank++) {
@@ -788,7 +780,6 @@ bool bl_sim_run(uint64_t seed, bl_sim_fault fault, bl_sim_report *report) {
     set_up(s);
     plant_fault(s);
     run_events(s);
-    const bool good = !s->failed;
     for (int rank = 0; rank < s->n_ranks; rank++) {
         report->rejected += (int)s->ranks[rank].tx.rejected;
         bl_placement_free(&s->ranks[rank].map);
@@ -799,6 +790,7 @@ bool bl_sim_run(uint64_t seed, bl_sim_fault fault, bl_sim_report *report) {
         bl_schedule_free(s->schedules[i]);
         free(s->schedules[i]);
     }
+    const bool good = !s->failed;
     free(s->heap);
     free(s);
     return good;

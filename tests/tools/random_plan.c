@@ -1,0 +1,60 @@
+/* random_plan SEED MODEL RANKS SLOTS_PER_RANK [EPOCH]: prints a random plan that obeys the hard
+ * rules, with copies in the slots that are left. */
+#include "core/rng.h"
+#include "planner/plan.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static void fill(bl_layer_placement *layer, bl_rng *rng) {
+    const uint32_t n_slots = (uint32_t)bl_layer_n_slots(layer);
+    for (int expert = 0; expert < layer->n_experts; expert++) {
+        uint32_t slot;
+        do
+            slot = bl_rng_below(rng, n_slots);
+        while (layer->expert[slot] != BL_NO_EXPERT);
+        layer->expert[slot] = expert;
+    }
+    for (int slot = 0; slot < (int)n_slots; slot++) {
+        while (layer->expert[slot] == BL_NO_EXPERT) {
+            const int expert = (int)bl_rng_below(rng, (uint32_t)layer->n_experts);
+            if (bl_layer_find(layer, bl_layer_rank_of(layer, slot), expert) < 0)
+                layer->expert[slot] = expert;
+        }
+    }
+}
+
+static bl_status make(char **args, int n_args, bl_error *err) {
+    bl_rng rng;
+    bl_model model;
+    bl_placement placement;
+    bl_plan plan;
+    int slots[256];
+    const int n_ranks = atoi(args[2]);
+    bl_rng_seed(&rng, strtoull(args[0], NULL, 10));
+    BL_TRY(bl_model_load(args[1], &model, err));
+    for (int rank = 0; rank < n_ranks && rank < 256; rank++)
+        slots[rank] = atoi(args[3]);
+    BL_TRY(bl_placement_create(n_ranks, model.n_experts, model.moe_layers, model.n_moe_layers,
+                               slots, &placement, err));
+    for (int l = 0; l < placement.n_layers; l++)
+        fill(&placement.layers[l], &rng);
+    BL_TRY(bl_plan_create(&model, &placement, &plan, err));
+    plan.epoch = n_args > 4 ? strtoull(args[4], NULL, 10) : 0;
+    const bl_status st = bl_plan_save(&plan, "-", err);
+    bl_plan_free(&plan);
+    bl_model_free(&model);
+    return st;
+}
+
+int main(int argc, char **argv) {
+    bl_error err = BL_ERROR_INIT;
+    if (argc < 5 || atoi(argv[3]) < 1 || atoi(argv[3]) > 256) {
+        fprintf(stderr, "usage: random_plan SEED MODEL RANKS SLOTS_PER_RANK [EPOCH]\n");
+        return 2;
+    }
+    if (make(argv + 1, argc - 1, &err) >= 0)
+        return 0;
+    fprintf(stderr, "random_plan: %s\n", err.text);
+    return 1;
+}
