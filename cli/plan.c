@@ -47,8 +47,8 @@ static const bl_opt OPTIONS[] = {
      .help = "plan on these steps only, 0-based and half-open"},
     {"algorithm", 0, BL_OPT_CHOICE, AT(algorithm), .choices = bl_algorithm_names,
      .help = "how to look for the placement"},
-    {"current", 0, BL_OPT_STRING, AT(current), .metavar = "PLAN",
-     .help = "the placement in force (a plan, or SGLang's map): move as little as is worth it"},
+    {"current", 0, BL_OPT_STRING, AT(current), .metavar = "FILE",
+     .help = "the placement in force (a plan, or an engine's file): move as little as is worth it"},
     {"max-moves", 0, BL_OPT_INT, AT(max_moves), .metavar = "N", .min = 0, .max = 1e12,
      .help = "copies that may travel from the current placement, over all layers"},
     {"min-gain", 0, BL_OPT_REAL, AT(min_gain), .metavar = "X", .min = 0, .max = 1,
@@ -399,7 +399,9 @@ const bl_verb bl_verb_plan = {
         "with "
         "a bound that no placement can beat.\n\n"
         "With --current the plan starts from the placement in force: a layer is left alone unless "
-        "its balance improves by --min-gain, and an unchanged load moves nothing.\n\n"
+        "its balance improves by --min-gain, and an unchanged load moves nothing. FILE is a plan "
+        "or "
+        "what ballast export writes for any engine, told apart by its content.\n\n"
         "Ctrl-C ends the search and keeps the best plan so far.",
     .options = OPTIONS,
     .options_bytes = sizeof(plan_options),
