@@ -121,7 +121,7 @@ static int next_best(const float *logits, int n, int last) {
     int best = -1;
     for (int e = 0; e < n; e++) {
         const bool taken =
-            last >= 0 && (logits[e] > logits[last] || (logits[e] == logits[last] && e <= last));
+            last >= 0 && (logits[e] > logits[last] || (e <= last && logits[e] == logits[last]));
         if (!taken && (best < 0 || logits[e] > logits[best]))
             best = e;
     }
