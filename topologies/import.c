@@ -45,6 +45,7 @@ static const struct {
                {"0x2330", "H100 80GB HBM3", "hgx-h100"},
                {"0x2335", "H200", "hgx-h200"},
                {"0x2901", "B200", "hgx-b200"},
+               {NULL, "B300 SXM6 AC", "hgx-b300"},
                {"0x26b9", "L40S", "pcie-8"}};
 
 static const char *base_of_device(const char *device) {
@@ -56,7 +57,8 @@ static const char *base_of_device(const char *device) {
     else if (strncmp(device, vendor, sizeof vendor - 1) == 0)
         device += sizeof vendor - 1;
     for (size_t d = 0; d < sizeof DEVICES / sizeof *DEVICES; d++) {
-        if (strcmp(device, DEVICES[d].pci) == 0 || strcmp(device, DEVICES[d].name) == 0)
+        const char *pci = DEVICES[d].pci;
+        if ((pci != NULL && strcmp(device, pci) == 0) || strcmp(device, DEVICES[d].name) == 0)
             return DEVICES[d].base;
     }
     return NULL;

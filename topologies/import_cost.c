@@ -3,9 +3,10 @@
  * rank (row) to another (column), without a unit.
  *
  * Without a unit a matrix tells order and ratios, and nothing else. The order makes the domains;
- * the ratios are taken as ratios of time, with the base's innermost level for the cheapest pair. A cost
- * of 0 between two ranks has no ratio: then only the order is used, and the base must have a level
- * for each cost. The matrix does not tell hosts; each innermost domain is assumed to be one.
+ * the ratios are taken as ratios of time, with the base's innermost level for the cheapest pair. A
+ * cost of 0 between two ranks has no ratio: then only the order is used, and the base must have a
+ * level for each cost that joins domains. The matrix does not tell hosts; each innermost domain is
+ * assumed to be one.
  */
 #include "topologies/import_source.h"
 
