@@ -376,6 +376,8 @@ static void refused_nvbandwidth(void **state) {
         {RUN TITLE " 0 1\n 0 N/A 0.00\n 1 1 N/A\n", NULL, 4, BL_ERR_PARSE, "is no bandwidth"},
         {RUN TITLE " 0\n 0 N/A\n", NULL, 4, BL_ERR_SHAPE, "no pair was measured"},
         {NV_WRITE NV_WRITE, NULL, 9, BL_ERR_USAGE, "2 runs (lines 1, 9)"},
+        {NV_WRITE NV_WRITE NV_WRITE NV_WRITE, NULL, 9, BL_ERR_USAGE,
+         "4 runs (lines 1, 9, 17, ...)"},
         {NV_WRITE, "local:ranks=2", -1, BL_ERR_USAGE, "3 GPUs, but the base local:ranks=2 has 2"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         bl_topology_import options = with(cases[i].base);

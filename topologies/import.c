@@ -41,12 +41,9 @@ void bl_import_note(bl_import *in, const char *format, ...) {
 /* GPUs whose figures the catalogue has, by PCI device id of NVIDIA and by product name. */
 static const struct {
     const char *pci, *name, *base;
-} DEVICES[] = {{"0x20b2", "A100-SXM4-80GB", "dgx-a100"},
-               {"0x2330", "H100 80GB HBM3", "hgx-h100"},
-               {"0x2335", "H200", "hgx-h200"},
-               {"0x2901", "B200", "hgx-b200"},
-               {NULL, "B300 SXM6 AC", "hgx-b300"},
-               {"0x26b9", "L40S", "pcie-8"}};
+} DEVICES[] = {{"0x20b2", "A100-SXM4-80GB", "dgx-a100"}, {"0x2330", "H100 80GB HBM3", "hgx-h100"},
+               {"0x2335", "H200", "hgx-h200"},           {"0x2901", "B200", "hgx-b200"},
+               {NULL, "B300 SXM6 AC", "hgx-b300"},       {"0x26b9", "L40S", "pcie-8"}};
 
 static const char *base_of_device(const char *device) {
     static const char maker[] = "NVIDIA ", vendor[] = "0x10de:";

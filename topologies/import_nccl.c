@@ -432,7 +432,7 @@ static bl_status make_tree(bl_import *in, const run_log *l, bl_topology *out, bl
 /* The innermost level that holds all ranks: its links are the slowest that are crossed. */
 static int outer_level(const bl_topology *t) {
     int level = 1;
-    while (t->levels[level].n_domains > 1)
+    while (level < BL_MAX_LEVELS && t->levels[level].n_domains > 1)
         level++;
     return level;
 }
@@ -486,13 +486,14 @@ static bl_status bandwidth_of(const bl_import *in, const bl_topology *t, int lev
                               const fit *f, double *out, bl_error *err) {
     if (op == ALLTOALL)
         return alltoall_bandwidth(in, t, level, f, out, err);
-    if (level > 1 && op != SENDRECV)
-        return bl_fail_at(err, BL_ERR_USAGE, bl_at(in->file),
-                          "%s works inside %s domains on its way between them, so it does not tell "
-                          "the bandwidth of a port of %s; use alltoall_perf",
-                          bl_nccl_op_names[op], t->levels[level - 1].name, t->levels[level].name);
-    *out = factor_of(op, t->n_ranks) / f->b_s_per_byte;
-    return BL_OK;
+    if (level == 1 || op == SENDRECV) {
+        *out = factor_of(op, t->n_ranks) / f->b_s_per_byte;
+        return BL_OK;
+    }
+    return bl_fail_at(err, BL_ERR_USAGE, bl_at(in->file),
+                      "%s works inside %s domains on its way between them, so it does not tell the "
+                      "bandwidth of a port of %s; use alltoall_perf",
+                      bl_nccl_op_names[op], t->levels[level - 1].name, t->levels[level].name);
 }
 
 /* What the cost model counts for messages in one exchange of rank 0. */

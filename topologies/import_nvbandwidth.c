@@ -22,6 +22,7 @@
 #include <string.h>
 
 #define MAX_GPUS 1024
+#define SHOWN_RUNS 3 /* lines that a message about several runs names */
 
 /* In order of preference. */
 static const char *const tests[] = {
@@ -244,7 +245,7 @@ static bl_status refuse(const bl_import *in, bl_error *err) {
 
 bl_status bl_import_nvbandwidth(bl_import *in, bl_topology *out, bl_error *err) {
     bl_line found = {0};
-    int64_t lines[2];
+    int64_t lines[SHOWN_RUNS];
     int n = 0, chosen, test = 0;
     bl_import_strip(in);
     for (; test < N_TESTS && n == 0; test++) {
@@ -252,7 +253,7 @@ bl_status bl_import_nvbandwidth(bl_import *in, bl_topology *out, bl_error *err) 
         while (bl_import_next_line(in, &line)) {
             if (!runs(&line, tests[test]))
                 continue;
-            if (n < 2)
+            if (n < SHOWN_RUNS)
                 lines[n] = line.number;
             if (++n == (in->options->part > 0 ? in->options->part : 1))
                 found = line;

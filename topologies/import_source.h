@@ -67,7 +67,7 @@ bool bl_word_real(bl_word word, double *out);
 const char *bl_word_shown(bl_word word, char *out, size_t room);
 
 /* Which of `n_parts` the user wants, 0-based: the only one, or options->part. Others are an error
- * that says how many `what` there are, and where the first ones start. */
+ * that says how many `what` there are, and where the first three start. */
 bl_status bl_import_choose(const bl_import *in, const char *what, int n_parts,
                            const int64_t *first_lines, int *chosen, bl_error *err);
 
