@@ -10,7 +10,7 @@
 typedef struct import_options {
     const char *from, *model, *layers, *compose, *out;
     int phase;
-    int64_t top_k;
+    int64_t top_k, ranks;
     bool json;
 } import_options;
 
@@ -28,7 +28,8 @@ static const bl_opt OPTIONS[] = {
      .offset = offsetof(import_options, from),
      .metavar = "FORMAT",
      .required = true,
-     .help = "load-json, load-npy, load-csv, topk-npy, sglang-stat, sglang-reply or vllm-reply"},
+     .help = "load-json, load-npy, load-csv, topk-npy, sglang-stat, sglang-pass, sglang-reply, "
+             "vllm-reply or trtllm-stat"},
     {.name = "model",
      .type = BL_OPT_STRING,
      .offset = offsetof(import_options, model),
@@ -51,6 +52,14 @@ static const bl_opt OPTIONS[] = {
      .offset = offsetof(import_options, compose),
      .metavar = "batch=N,ranks=G",
      .help = "compose steps of N tokens on G ranks from a dump of tokens"},
+    {.name = "ranks",
+     .type = BL_OPT_INT,
+     .offset = offsetof(import_options, ranks),
+     .metavar = "G",
+     .min = 1,
+     .max = BL_MAX_RANKS,
+     .help = "ranks that should have written a file (sglang-pass, trtllm-stat), where the last may "
+             "be missing"},
     {.name = "phase",
      .type = BL_OPT_CHOICE,
      .offset = offsetof(import_options, phase),
@@ -114,6 +123,7 @@ static bl_status run(void *user, int n_args, char **args, bl_error *err) {
     }
     how.layers = options->layers;
     how.top_k = (int)options->top_k;
+    how.ranks = (int)options->ranks;
     how.phase = options->phase < BL_N_PHASES ? options->phase : -1;
     bl_import_result result;
     bl_status st = bl_import(options->from, (const char *const *)args, n_args, &how, options->out,
@@ -128,11 +138,13 @@ const bl_verb bl_verb_import = {
     .name = "import",
     .arguments = "IN...",
     .summary = "turn other tools' routing data into a trace",
-    .details = "Several inputs follow one another as steps of one trace. Which decoder layer a row "
-               "is comes from the file, the model or --layers, and is never guessed. Dumps of "
-               "single tokens (topk-npy) and replies (sglang-reply, vllm-reply) have no steps: "
-               "--compose makes them, and without it all tokens are one step; both are labelled "
-               "as composed.",
+    .details =
+        "Several inputs follow one another as steps of one trace; of sglang-pass they are the "
+        "files of the ranks, or their folder. Which decoder layer a row "
+        "is comes from the file, the model or --layers, and is never guessed. Dumps of "
+        "single tokens (topk-npy) and replies (sglang-reply, vllm-reply) have no steps: "
+        "--compose makes them, and without it all tokens are one step; both are labelled "
+        "as composed.",
     .options = OPTIONS,
     .options_bytes = sizeof(import_options),
     .set_defaults = set_defaults,

@@ -1,4 +1,5 @@
 /* Importers: rows land on the right decoder layers, counts are the source's, and nothing is guessed. */
+#include "tests/support/torch_file.h"
 #include "tests/support/trace_imports.h"
 
 #include "core/io.h"
@@ -462,51 +463,13 @@ static void sglang_stat_equals_its_source(void **state) {
                                &options, BL_ERR_UNSUPPORTED, "per_token");
 }
 
-/* A zip of stored entries without checksums; returns its size. */
-static size_t make_zip(unsigned char *out, const char *const *names,
-                       const unsigned char *const *data, const size_t *sizes, size_t n) {
-    size_t at = 0, offsets[4], start;
-    for (size_t i = 0; i < n; i++) {
-        const size_t length = strlen(names[i]);
-        offsets[i] = at;
-        memset(out + at, 0, 30);
-        memcpy(out + at, "PK\3\4", 4);
-        out[at + 26] = (unsigned char)length;
-        memcpy(out + at + 30, names[i], length);
-        memcpy(out + at + 30 + length, data[i], sizes[i]);
-        at += 30 + length + sizes[i];
-    }
-    start = at;
-    for (size_t i = 0; i < n; i++) {
-        const size_t length = strlen(names[i]);
-        memset(out + at, 0, 46);
-        memcpy(out + at, "PK\1\2", 4);
-        for (int b = 0; b < 2; b++) {
-            out[at + 20 + (size_t)b] = out[at + 24 + (size_t)b] =
-                (unsigned char)(sizes[i] >> 8 * b);
-            out[at + 42 + (size_t)b] = (unsigned char)(offsets[i] >> 8 * b);
-        }
-        out[at + 28] = (unsigned char)length;
-        memcpy(out + at + 46, names[i], length);
-        at += 46 + length;
-    }
-    memset(out + at, 0, 22);
-    memcpy(out + at, "PK\5\6", 4);
-    out[at + 8] = out[at + 10] = (unsigned char)n;
-    for (int b = 0; b < 2; b++) {
-        out[at + 12 + (size_t)b] = (unsigned char)((at - start) >> 8 * b);
-        out[at + 16 + (size_t)b] = (unsigned char)(start >> 8 * b);
-    }
-    return at + 22;
-}
-
 static bl_status parse_pickle(const char *pickle, size_t bytes, bl_error *err) {
     static unsigned char file[4096];
     static const unsigned char storage[32] = {1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4};
     const char *const names[] = {"archive/data.pkl", "archive/data/0"};
     const unsigned char *const data[] = {(const unsigned char *)pickle, storage};
     const size_t sizes[] = {bytes, sizeof storage};
-    const size_t n = make_zip(file, names, data, sizes, 2);
+    const size_t n = bl_test_zip(file, names, data, sizes, 2);
     bl_torch *torch = NULL;
     *err = BL_ERROR_INIT;
     const bl_status st = bl_torch_parse(file, n, "made.pt", &torch, err);
@@ -566,7 +529,7 @@ static void tensors_keep_their_strides(void **state) {
     const char *const names[] = {"x/data.pkl", "x/data/0"};
     const unsigned char *const data[] = {(const unsigned char *)pickle, storage};
     const size_t sizes[] = {sizeof pickle - 1, sizeof storage};
-    const size_t n = make_zip(file, names, data, sizes, 2);
+    const size_t n = bl_test_zip(file, names, data, sizes, 2);
     bl_torch *torch;
     assert_ok(bl_torch_parse(file, n, "made.pt", &torch, &err));
     const bl_torch_value *x = bl_torch_get(bl_torch_root(torch), "x");

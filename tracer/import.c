@@ -31,6 +31,11 @@ const bl_importer bl_importers[] = {
     {.name = "sglang-stat",
      .summary = "SGLang's expert distribution recorder, modes stat and stat_approx (.pt)",
      .read = bl_import_sglang_stat},
+    {.name = "sglang-pass",
+     .summary =
+         "SGLang's recorder, modes per_pass and per_token, a .pt of each rank or their folder",
+     .is_ranks = true,
+     .read_all = bl_import_sglang_pass},
     {.name = "sglang-reply",
      .summary = "SGLang's replies with return_routed_experts (JSON)",
      .is_tokens = true,
@@ -39,6 +44,10 @@ const bl_importer bl_importers[] = {
      .summary = "vLLM's replies with enable_return_routed_experts (JSON)",
      .is_tokens = true,
      .read_all = bl_import_vllm_reply},
+    {.name = "trtllm-stat",
+     .summary = "TensorRT-LLM's expert statistics, a folder",
+     .is_ranks = true,
+     .read = bl_import_trtllm_stat},
     {0}};
 
 void bl_sink_note(bl_import_sink *sink, const char *format, ...) {
@@ -136,6 +145,21 @@ static bl_status begin_first(bl_import_sink *sink, const bl_source_shape *shape,
     return bl_blt_create(sink->out, &sink->info, false, &sink->writer, err);
 }
 
+/* A trace says once which ranks it has. */
+static bl_status same_ranks(const bl_import_sink *sink, const bl_source_shape *shape,
+                            bl_error *err) {
+    if (shape->n_ranks == 0)
+        return BL_OK;
+    bool same = sink->info.n_ranks == shape->n_ranks && sink->info.n_present == shape->n_present;
+    for (int i = 0; same && i < shape->n_present; i++)
+        same = sink->info.present[i] == shape->present[i];
+    if (!same)
+        return bl_fail_at(err, BL_ERR_SHAPE, bl_at(shape->file),
+                          "%d of %d ranks, which are not those before; import it on its own",
+                          shape->n_present, shape->n_ranks);
+    return BL_OK;
+}
+
 bl_status bl_sink_begin(bl_import_sink *sink, const bl_source_shape *shape, bl_error *err) {
     sink->file = shape->file;
     sink->phase = sink->options->phase >= 0 ? sink->options->phase
@@ -150,6 +174,8 @@ bl_status bl_sink_begin(bl_import_sink *sink, const bl_source_shape *shape, bl_e
     if (st == BL_OK && again.rows.n_rows != sink->rows.n_rows)
         st = bl_fail_at(err, BL_ERR_SHAPE, bl_at(shape->file), "%d layer rows, but %d before",
                         again.rows.n_rows, sink->rows.n_rows);
+    if (st == BL_OK)
+        st = same_ranks(sink, shape, err);
     bl_trace_info_free(&again.info);
     bl_layer_rows_free(&again.rows);
     return st;
@@ -339,7 +365,7 @@ static bool is_equal_row(const int32_t *row, int k) {
 bl_status bl_sink_put(bl_import_sink *sink, const bl_record *record, bl_error *err) {
     for (uint64_t i = 0; record->ids != NULL && i < record->n_tokens; i++)
         sink->equal_rows += is_equal_row(record->ids + i * (uint64_t)record->k, record->k);
-    if (record->n_tokens > 0)
+    if (record->n_tokens > 0 && !(record->flags & BL_RECORD_DUMMY))
         BL_TRY(bl_steps_add(&sink->steps, record->run, record->step, err));
     return bl_blt_write(sink->writer, record, err);
 }

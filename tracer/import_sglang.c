@@ -36,8 +36,9 @@ static bl_status import_stat(bl_import_sink *sink, const bl_torch_value *root, c
                              bl_error *err) {
     const bl_torch_value *value = bl_torch_get(root, "logical_count");
     if (value == NULL && bl_torch_get(root, "records") != NULL)
-        return bl_fail_at(err, BL_ERR_UNSUPPORTED, bl_at(path),
-                          "a dump of mode per_pass or per_token; record with mode stat");
+        return bl_fail_at(
+            err, BL_ERR_UNSUPPORTED, bl_at(path),
+            "a dump of mode per_pass or per_token; import it with --from sglang-pass");
     if (value == NULL || value->type != BL_TORCH_TENSOR)
         return bl_fail_at(err, BL_ERR_PARSE, bl_at(path), "no tensor under \"logical_count\"");
     const bl_torch_tensor *count = value->tensor;

@@ -35,6 +35,7 @@ struct bl_import_sink {
     bl_layer_rows rows;
     const char *file; /* being read */
     int phase;        /* of its records */
+    uint32_t run;     /* of the recording being read, where steps have numbers of their own */
     uint64_t next_step;
     bl_steps steps;   /* those with tokens */
     uint64_t *counts; /* [n_rows][n_experts] scratch */
@@ -89,6 +90,33 @@ bl_status bl_token_table_add(bl_token_table *table, size_t n, int32_t **ids_p, b
 bl_status bl_token_table_put(const bl_token_table *table, bl_import_sink *sink, bl_error *err);
 void bl_token_table_free(bl_token_table *table);
 
+/* Files of one recording, each of one rank. */
+typedef struct bl_rank_file {
+    int rank;
+    char *path;
+    uint64_t n_steps; /* the importer counts them */
+} bl_rank_file;
+
+typedef struct bl_rank_files {
+    bl_rank_file *items; /* owned, and so are the paths */
+    size_t n, capacity;
+    bl_steps steps; /* of all ranks together; the importer adds them */
+    int *present;   /* [n], made by bl_rank_files_shape() */
+} bl_rank_files;
+
+bl_status bl_rank_files_add(bl_rank_files *files, const char *path, int rank, bl_error *err);
+/* All files of a folder that are named PREFIX<something>SUFFIX, by name; *is_folder tells whether
+ * there is such a folder. A number alone between the two is the rank, else the rank is -1. */
+bl_status bl_rank_files_list(bl_rank_files *files, const char *folder, const char *prefix,
+                             const char *suffix, bool *is_folder, bl_error *err);
+/* Sort by rank, fill the shape's ranks and note those that are missing. Two files of one rank are
+ * BL_ERR_STATE. */
+bl_status bl_rank_files_shape(bl_rank_files *files, bl_import_sink *sink, bl_source_shape *shape,
+                              bl_error *err);
+/* Note ranks that lack steps others have. */
+void bl_rank_files_note_steps(bl_rank_files *files, bl_import_sink *sink);
+void bl_rank_files_free(bl_rank_files *files);
+
 void bl_sink_note(bl_import_sink *sink, const char *format, ...) BL_PRINTF(2, 3);
 
 /* The description beside a file, x.json for x.npy; NULL when there is none. The caller owns it. */
@@ -103,8 +131,11 @@ bl_status bl_import_load_npy(bl_import_sink *sink, const char *path, bl_error *e
 bl_status bl_import_load_csv(bl_import_sink *sink, const char *path, bl_error *err);
 bl_status bl_import_topk_npy(bl_import_sink *sink, const char *path, bl_error *err);
 bl_status bl_import_sglang_stat(bl_import_sink *sink, const char *path, bl_error *err);
+bl_status bl_import_sglang_pass(bl_import_sink *sink, const char *const *paths, int n_paths,
+                                bl_error *err);
 bl_status bl_import_sglang_reply(bl_import_sink *sink, const char *const *paths, int n_paths,
                                  bl_error *err);
+bl_status bl_import_trtllm_stat(bl_import_sink *sink, const char *path, bl_error *err);
 bl_status bl_import_vllm_reply(bl_import_sink *sink, const char *const *paths, int n_paths,
                                bl_error *err);
 

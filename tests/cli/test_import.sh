@@ -56,6 +56,45 @@ sed 's/"prompt_tokens":2/"prompt_tokens":3/' "$work/sglang.json" >"$work/short.j
 check "sglang-reply: tokens must be all there" refuses "or 3 tokens" sglang-reply "$work/short.json"
 check "dumps with steps are not composed" refuses "sglang-stat holds steps already" sglang-stat --compose batch=2 \
     "$work/sglang.json"
+
+if [ -d "$shared/fixtures" ]; then
+    lite=$shared/configs/moe-lrc/deepseek2.config.json fixtures=$shared/fixtures
+    passes() { # FILE...
+        import --from sglang-pass --model "$lite" "$@" &&
+            "$ballast" stat --json "$work/out.blt" >"$work/json" 2>"$work/stat_err"
+    }
+    all_ranks() {
+        passes "$fixtures"/sglang_per_token_?.pt && grep -q '"tokens": 1536' "$work/json" &&
+            [ "$("$ballast" stat --csv "$work/out.blt" | grep -c ',1536,9216,0,true,')" -eq 26 ]
+    }
+    missing_rank() {
+        passes "$fixtures"/sglang_per_token_[013].pt && grep -q "incomplete: rank 2" "$work/err" &&
+            grep -q "incomplete: rank 2" "$work/stat_err"
+    }
+    last_rank() {
+        passes --ranks 4 "$fixtures"/sglang_per_token_[012].pt && grep -q "incomplete: rank 3" "$work/err"
+    }
+    trtllm() {
+        import --from trtllm-stat "$fixtures/trtllm_stat" &&
+            [ "$("$ballast" stat --csv "$work/out.blt" | grep -c ',2048,12288,0,true,')" -eq 26 ]
+    }
+    same_rank() {
+        fails_with "import one recording at a time" "$ballast" import --from sglang-pass --model "$lite" \
+            "$fixtures/sglang_per_token_1.pt" "$fixtures/sglang_per_token_1.pt" -o "$work/no.blt"
+    }
+    check "sglang-pass: four ranks" all_ranks
+    check "sglang-pass: a missing rank is named" missing_rank
+    check "sglang-pass: the last rank is missing" last_rank
+    check "sglang-pass: one rank twice" same_rank
+    check "trtllm-stat" trtllm
+    check "sglang-stat names the right format" fails_with "import it with --from sglang-pass" \
+        "$ballast" import --from sglang-stat --model "$lite" "$fixtures/sglang_per_token_0.pt" -o "$work/no.blt"
+else
+    skip "recordings of ranks" "no shared data"
+fi
+check "trtllm-stat: a folder without ranks" refuses "no rank<r>.safetensors in it" trtllm-stat "$work"
+check "--ranks is for files of ranks" refuses "--ranks is for files of single ranks" vllm-reply --ranks 2 \
+    "$work/vllm.json"
 check "errors in JSON" bash -c '"$1" import --json --from vllm-reply --model "$2" "$2" -o "$3" 2>/dev/null |
     grep -q "\"code\": *\"ERR_PARSE\""' - "$ballast" "$work/toy.json" "$work/no.blt"
 finish
