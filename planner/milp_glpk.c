@@ -190,6 +190,13 @@ static bl_status solve_guarded(session *s, const bl_milp *milp, const bl_milp_li
     return st;
 }
 
+static size_t longest_row(const bl_milp *milp) {
+    int longest = 0;
+    for (size_t i = 0; i < milp->n_rows; i++)
+        longest = milp->rows[i].n > longest ? milp->rows[i].n : longest;
+    return (size_t)longest;
+}
+
 bl_status bl_milp_solve(const bl_milp *milp, const bl_milp_limits *limits, double *x,
                         bl_milp_result *out, bl_error *err) {
     if (milp->n_columns >= INT_MAX || milp->n_rows >= INT_MAX)
@@ -201,8 +208,8 @@ bl_status bl_milp_solve(const bl_milp *milp, const bl_milp_limits *limits, doubl
     s->bound = -INFINITY;
     s->max_nodes = limits->max_nodes;
     bl_status st;
-    BL_TRY_GOTO(st, BL_CALLOC(s->index, milp->n_columns + 1, err), done);
-    BL_TRY_GOTO(st, BL_CALLOC(s->value, milp->n_columns + 1, err), done);
+    BL_TRY_GOTO(st, BL_CALLOC(s->index, longest_row(milp) + 1, err), done);
+    BL_TRY_GOTO(st, BL_CALLOC(s->value, longest_row(milp) + 1, err), done);
     st = solve_guarded(s, milp, limits, x, out, err);
 done:
     free(s->index);
