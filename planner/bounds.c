@@ -1,76 +1,46 @@
 #include "planner/bounds.h"
 
 #include "core/mem.h"
+#include "planner/packing.h"
 #include "planner/replicate.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-static int ascending(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* The packing bound. sorted[n_experts] ascending, before[i] = the sum of the i smallest; `spare`
- * slots beyond the experts; `least_slots` on the active rank with fewest. */
-static double packing_bound(const double *sorted, const double *before, int n_experts, int spare,
-                            int least_slots, int max_copies) {
-    double best = 0.0;
-    for (int expert = 0; expert < n_experts; expert++) {
-        double least = INFINITY;
-        for (int r = 1; r <= spare + 1 && r <= max_copies; r++) {
-            const int lonely = least_slots + r - 2 - spare; /* below n_experts, as spare >= r - 1 */
-            double beside = 0.0;
-            if (lonely > 0)
-                beside = expert < lonely ? before[lonely + 1] - sorted[expert] : before[lonely];
-            least = fmin(least, sorted[expert] / r + beside);
-        }
-        best = fmax(best, least);
-    }
-    return best;
-}
-
-static bl_status packing_of(const double *load, int n_experts, int spare, int least_slots,
-                            int max_copies, double *out, bl_error *err) {
-    double *sorted, *before;
-    BL_TRY(BL_CALLOC(sorted, 2 * n_experts + 1, err));
-    before = sorted + n_experts;
-    for (int expert = 0; expert < n_experts; expert++)
-        sorted[expert] = load[expert];
-    qsort(sorted, (size_t)n_experts, sizeof *sorted, ascending);
-    for (int expert = 0; expert < n_experts; expert++)
-        before[expert + 1] = before[expert] + sorted[expert];
-    *out = packing_bound(sorted, before, n_experts, spare, least_slots, max_copies);
-    free(sorted);
-    return BL_OK;
-}
-
-bl_status bl_bounds_of_load(const double *load, int n_experts, const int *slots_per_rank,
-                            int n_ranks, bl_load_bounds *out, bl_error *err) {
-    int active = 0, n_slots = 0, least_slots = n_experts;
+static bl_packing_shape shape_of(int n_experts, const int *slots_per_rank, int n_ranks) {
+    bl_packing_shape shape = {.n_experts = n_experts, .least_slots = n_experts};
     for (int rank = 0; rank < n_ranks; rank++) {
         if (slots_per_rank[rank] == 0)
             continue;
-        active++;
-        n_slots += slots_per_rank[rank];
-        if (slots_per_rank[rank] < least_slots)
-            least_slots = slots_per_rank[rank];
+        shape.active_ranks++;
+        shape.n_slots += slots_per_rank[rank];
+        if (slots_per_rank[rank] < shape.least_slots)
+            shape.least_slots = slots_per_rank[rank];
     }
+    return shape;
+}
+
+bl_status bl_bounds_of_load(const double *load, int n_experts, const int *slots_per_rank,
+                            int n_ranks, bl_rule rule, bl_load_bounds *out, bl_error *err) {
+    const bl_packing_shape shape = shape_of(n_experts, slots_per_rank, n_ranks);
     int *copies;
     BL_TRY(BL_CALLOC(copies, n_experts, err));
     bl_load_bounds bounds = {0};
-    const bl_status st = bl_replicate(load, n_experts, n_slots, active, copies, &bounds.slot,
-                                      &bounds.slot_is_width, err);
+    const bl_status st = bl_replicate(load, n_experts, shape.n_slots, shape.active_ranks, copies,
+                                      &bounds.slot, &bounds.slot_is_width, err);
     free(copies);
     BL_TRY(st);
     for (int expert = 0; expert < n_experts; expert++)
         bounds.mean += load[expert];
-    bounds.mean /= active;
-
-    /* With as many spare slots as a rank has slots, no rank needs to be full of lonely experts. */
-    const int spare = n_slots - n_experts;
-    if (spare < least_slots)
-        BL_TRY(packing_of(load, n_experts, spare, least_slots, active, &bounds.packing, err));
+    bounds.mean /= shape.active_ranks;
+    BL_TRY(bl_packing_lonely(load, &shape, &bounds.packing, err));
+    if (rule == BL_RULE_EVEN) {
+        const double known = fmax(bounds.mean, fmax(bounds.slot, bounds.packing));
+        double higher;
+        BL_TRY(bl_packing_big_small(load, &shape, known, &higher, err));
+        if (higher > known)
+            bounds.packing = higher;
+    }
     *out = bounds;
     return BL_OK;
 }
@@ -104,7 +74,7 @@ bl_status bl_bound_of(const bl_problem *problem, bl_bound *out, bl_error *err) {
         const double *load = problem->load + (size_t)s * (size_t)n_experts;
         BL_TRY_GOTO(st,
                     bl_bounds_of_load(load, n_experts, problem->slots_per_rank, problem->n_ranks,
-                                      &bounds, err),
+                                      problem->rule, &bounds, err),
                     done);
         const best_bound best = best_of(&bounds);
         apart += best.load;
@@ -117,7 +87,7 @@ bl_status bl_bound_of(const bl_problem *problem, bl_bound *out, bl_error *err) {
     if (total > 0.0) {
         BL_TRY_GOTO(st,
                     bl_bounds_of_load(sum, n_experts, problem->slots_per_rank, problem->n_ranks,
-                                      &bounds, err),
+                                      problem->rule, &bounds, err),
                     done);
         const best_bound together = best_of(&bounds);
         if (together.load > apart)

@@ -3,27 +3,24 @@
  *
  * A plan is reported with the distance to such a bound, so "good enough" is a number and not a
  * hope. For one load w, with P slots on G' ranks and R = P - E slots to spare, every placement,
- * under any split, has max_g L_g >= each of:
+ * under any split if nothing else is said, has max_g L_g >= each of:
  *
  *   mean     total(w) / G'. Somebody carries at least the average.
  *
- *   slot     the smallest T with sum_e max(1, ceil(w_e / T)) <= P and w_e / T <= G'. Proof: let T
- * be the largest rank load of a placement in which expert e has r_e copies. The r_e copies carry
- * w_e together, so one of them carries at least w_e / r_e, and T >= w_e / r_e, that is r_e >=
- * ceil(w_e / T); also r_e >= 1, r_e <= G' (no rank holds two), and the r_e sum to at most P: T is
- * one of those over which the minimum is taken. It is found by giving the spare slots one by one to
- * the expert with the largest w_e / r_e. Let T be the largest quotient at the end, of expert x. A
- * choice r' with all quotients below T has r'_e >= r_e for every e, since the last copy e was given
- * came when w_e / (r_e - 1) was the largest quotient, hence >= T; and r'_x > r_x. It needs more
- * than the P slots that were given out, or more than G' copies of x. (In that last case the bound
- * is called "max": the width of the cluster stops the hottest expert.)
+ *   slot     the smallest T with sum_e max(1, ceil(w_e / T)) <= P and w_e / T <= G'.
+ *            Proof: let T be the largest rank load of a placement in which expert e has r_e copies.
+ *            They carry w_e together, so one of them carries at least w_e / r_e, and T >= w_e / r_e,
+ *            that is r_e >= ceil(w_e / T). Also r_e >= 1, r_e <= G' (no rank holds two), and the r_e
+ *            sum to at most P: T is one of those over which the minimum is taken.
+ *            It is found by giving the spare slots one by one to the expert with the largest
+ *            w_e / r_e. Let T be the largest quotient at the end, of expert x. A choice r' with all
+ *            quotients below T has r'_e >= r_e for every e, since the last copy e was given came
+ *            when w_e / (r_e - 1) was the largest quotient, hence >= T; and r'_x > r_x. It needs
+ *            more than the P slots that were given out, or more than G' copies of x. (In that last
+ *            case the bound is called "max": the width of the cluster stops the hottest expert.)
  *
- *   packing  with few spare slots some ranks are full of experts that live nowhere else. If expert
- * e has r copies and one of them is on a rank with s slots, the other ranks hold at most P - s - (r
- * - 1) experts other than e; at least c = E - 1 - (P - s - r + 1) experts have their only copy
- * beside that copy of e, with their whole load. For the copy of e that carries w_e / r or more:  T
- * >= w_e / r + (the c smallest loads other than w_e); the least of this over r holds whatever r is,
- * the largest of that over e is the bound.
+ *   packing  which copies must share a rank, or cannot; for few spare slots or few slots per rank
+ *            (packing.h, with proofs; part of it holds for the even split only).
  *
  * Several scenarios: the score is a sum of largest rank loads, one per scenario, so the sum of the
  * scenarios' own bounds bounds it; and the sum of largest rank loads is at least the largest summed
@@ -42,12 +39,12 @@ typedef struct bl_bound {
 /* The best of the bounds above; 1 for an idle layer. */
 bl_status bl_bound_of(const bl_problem *problem, bl_bound *out, bl_error *err);
 
-/* Each bound alone, as a load (token rows on the busiest rank), for one load vector. */
+/* Each bound alone, as a load (token rows on the busiest rank), for one load vector under a rule. */
 typedef struct bl_load_bounds {
     double mean, slot, packing;
     bool slot_is_width; /* the slot bound is w_e / G' */
 } bl_load_bounds;
 bl_status bl_bounds_of_load(const double *load, int n_experts, const int *slots_per_rank,
-                            int n_ranks, bl_load_bounds *out, bl_error *err);
+                            int n_ranks, bl_rule rule, bl_load_bounds *out, bl_error *err);
 
 #endif

@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-#define DEFAULT_STEPS 2000
+#define DEFAULT_STEPS 1500
 /* Steps of these left for kicks where moves have a price: they rarely pay for their moves, and the
  * bound, which would end them early, is out of reach. */
 #define PRICED_KICK_STEPS 100

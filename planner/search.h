@@ -14,7 +14,7 @@
 
 #include "planner/problem.h"
 
-#define BL_SEARCH_CLOSE 3e-4
+#define BL_SEARCH_CLOSE 5e-4
 
 typedef struct bl_search_options {
     uint64_t seed;
