@@ -132,7 +132,7 @@ static double choose_all(pairing *p) {
         before[t + 1] = before[t] + p->weight[t + 1];
     double total = 0.0, count = 0.0;
     for (int expert = 0; expert < p->shape->n_experts; expert++) {
-        const option *best = NULL;
+        const option *best = &p->options[p->first[expert]]; /* there is at least one */
         double least = INFINITY;
         for (int i = p->first[expert]; i < p->first[expert + 1]; i++) {
             const option *o = &p->options[i];
