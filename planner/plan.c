@@ -258,8 +258,7 @@ static bl_status read_model(const json_t *root, const char *file, bl_plan *plan,
     return BL_OK;
 }
 
-/* A plan that knows its model holds exactly the model's MoE layers. */
-static bl_status check_layers(const bl_plan *plan, const char *file, bl_error *err) {
+bl_status bl_plan_check_layers(const bl_plan *plan, const char *file, bl_error *err) {
     const bl_placement *placement = &plan->placement;
     const bl_model *model = &plan->model;
     if (model->n_layers == 0)
@@ -403,7 +402,7 @@ static bl_status read_layers(const json_t *root, const char *file, bl_plan *plan
     BL_TRY(bl_placement_from_json(layers, (int)ranks, plan->n_experts, plan->epoch, file,
                                   &plan->placement, err));
     BL_TRY(bl_placement_check(&plan->placement, file, err));
-    BL_TRY(check_layers(plan, file, err));
+    BL_TRY(bl_plan_check_layers(plan, file, err));
     BL_TRY(BL_CALLOC(plan->layers, plan->placement.n_layers, err));
     for (int l = 0; l < plan->placement.n_layers; l++) {
         const json_t *object = json_array_get(layers, (size_t)l);

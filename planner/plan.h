@@ -76,6 +76,10 @@ json_t *bl_plan_to_json(const bl_plan *plan); /* new reference or NULL */
 /* What the digest of this content is; an empty text when out of memory. */
 bl_digest bl_plan_digest(const bl_plan *plan);
 
+/* A plan that knows its model holds exactly that model's MoE layers (loaded plans do). `file` is for
+ * the message and may be NULL. */
+bl_status bl_plan_check_layers(const bl_plan *plan, const char *file, bl_error *err);
+
 /* Do two plans speak of the same model and number of ranks? BL_ERR_MODEL or BL_ERR_SHAPE names the
  * difference; the names are for the message. */
 bl_status bl_plan_comparable(const bl_plan *a, const char *a_name, const bl_plan *b,

@@ -3,6 +3,7 @@
 
 #include "core/io.h"
 #include "core/npy.h"
+#include "core/rng.h"
 #include "planner/engines/current.h"
 #include "planner/engines/engine.h"
 
@@ -243,6 +244,130 @@ static bl_status read_text(const char *text, const bl_model *model, bl_plan *out
     return bl_current_parse(text, strlen(text), "map", model, 2, out, duplicates, err);
 }
 
+#define DEEP_TEXT (62 * 256 + 64)
+
+/* Rows of 64 experts; row r starts with expert r. */
+static void write_rows(char *text, const char *before, int n_rows, const char *after) {
+    char *at = text + sprintf(text, "%s", before);
+    for (int row = 0; row < n_rows; row++) {
+        at += sprintf(at, row > 0 ? ",[" : "[");
+        for (int slot = 0; slot < 64; slot++)
+            at += sprintf(at, "%s%d", slot > 0 ? "," : "", (row + slot) % 64);
+        at += sprintf(at, "]");
+    }
+    sprintf(at, "%s", after);
+}
+
+/* Sixty-one decoder layers, the first three dense, one of multi-token prediction: what a file of 58,
+ * 61 or 62 rows means depends on the engine, and each takes its own number only. */
+static void rows_are_counted_as_the_engine_counts(void **state) {
+    (void)state;
+    static const struct {
+        const char *before, *after;
+        int accepted;
+    } cases[] = {
+        {"{\"physical_to_logical_map\":[", "]}", 61},
+        {"[", "]", 58},
+        {"{\"phy2log\":[", "]}", 58},
+    };
+    static const int counts[] = {58, 61, 62};
+    int layers[58];
+    for (int m = 0; m < 58; m++)
+        layers[m] = 3 + m;
+    const bl_model model = {.name = "deep",
+                            .n_layers = 61,
+                            .n_mtp_layers = 1,
+                            .n_moe_layers = 58,
+                            .moe_layers = layers,
+                            .n_experts = 64,
+                            .top_k = 1};
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        for (size_t n = 0; n < 3; n++) {
+            bl_error err = BL_ERROR_INIT;
+            bl_plan plan;
+            int duplicates;
+            char text[DEEP_TEXT];
+            write_rows(text, cases[c].before, counts[n], cases[c].after);
+            const bl_status st = read_text(text, &model, &plan, &duplicates, &err);
+            if (counts[n] != cases[c].accepted) {
+                assert_int_equal(st, BL_ERR_SHAPE);
+                bl_test_has(err.text, "61 decoder layers");
+                continue;
+            }
+            assert_int_equal(st, BL_OK);
+            const bl_layer_placement *layer = bl_placement_layer(&plan.placement, 60);
+            assert_int_equal(layer->expert[0], counts[n] == 61 ? 60 : 57);
+            bl_plan_free(&plan);
+        }
+    }
+}
+
+static int below(bl_rng *rng, int n) {
+    return (int)bl_rng_below(rng, (uint32_t)n);
+}
+
+/* A plan of random shape; `layers` has room for the model's layers. */
+static bl_plan random_plan(bl_rng *rng, int layers[8]) {
+    bl_error err;
+    bl_plan plan;
+    bl_placement placement;
+    const int n_ranks = 1 + below(rng, 8), slots = 1 + below(rng, 9);
+    const int n_experts = slots + below(rng, slots * (n_ranks - 1) + 1);
+    const int n_layers = 1 + below(rng, 8);
+    int n_moe = 0, per_rank[8];
+    for (int layer = 0; layer < n_layers; layer++) {
+        if (layer == n_layers - 1 || below(rng, 3) > 0)
+            layers[n_moe++] = layer;
+    }
+    for (int rank = 0; rank < n_ranks; rank++)
+        per_rank[rank] = slots;
+    const bl_model model = {.name = "random",
+                            .n_layers = n_layers,
+                            .n_moe_layers = n_moe,
+                            .moe_layers = layers,
+                            .n_experts = n_experts,
+                            .top_k = 1};
+    assert_ok(bl_placement_create(n_ranks, n_experts, layers, n_moe, per_rank, &placement, &err));
+    bl_placement_fill_contiguous(&placement);
+    for (int l = 0; l < n_moe; l++) { /* other names for the experts: the rules still hold */
+        const int shift = below(rng, n_experts);
+        for (int slot = 0; slot < n_ranks * slots; slot++) {
+            int32_t *expert = &placement.layers[l].expert[slot];
+            assert_true(*expert >= 0);
+            *expert = (*expert + shift) % n_experts;
+        }
+    }
+    assert_ok(bl_plan_create(&model, &placement, &plan, &err));
+    return plan;
+}
+
+/* Every slot comes back where it was; from omni-infer, whose slots have no order, every expert on
+ * its rank. */
+static void random_plans_come_back(void **state) {
+    (void)state;
+    bl_rng rng;
+    bl_rng_seed(&rng, 11);
+    for (int round = 0; round < 50; round++) {
+        int layers[8];
+        bl_plan plan = random_plan(&rng, layers);
+        for (const bl_engine *const *e = bl_engines; *e != NULL; e++) {
+            bl_error err;
+            bl_export x;
+            bl_plan again;
+            int duplicates;
+            const char *path = exported(*e, &plan, "random", &x);
+            assert_ok(bl_current_load(path, &plan.model, x.n_ranks, &again, &duplicates, &err));
+            assert_string_equal(again.digest.hex, plan.digest.hex);
+            for (int l = 0; l < plan.placement.n_layers && *e != &bl_engine_omni; l++)
+                assert_memory_equal(again.placement.layers[l].expert,
+                                    plan.placement.layers[l].expert,
+                                    (size_t)x.n_slots * sizeof(int32_t));
+            bl_plan_free(&again);
+        }
+        bl_plan_free(&plan);
+    }
+}
+
 #define MAP(rows) "{\"physical_to_logical_map\":[" rows "]}"
 #define ROWS(text) "num_slots: 4\ninitial_global_assignments: {" text "}\n"
 
@@ -462,6 +587,8 @@ int main(void) {
         cmocka_unit_test(layers_are_those_of_the_model),
         cmocka_unit_test(starts_are_told),
         cmocka_unit_test(all_come_back_as_they_went),
+        cmocka_unit_test(rows_are_counted_as_the_engine_counts),
+        cmocka_unit_test(random_plans_come_back),
         cmocka_unit_test(other_forms_are_read),
         cmocka_unit_test(one_row_stands_for_all_layers),
         cmocka_unit_test(a_second_copy_on_a_rank_is_emptied),

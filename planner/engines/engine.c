@@ -16,23 +16,6 @@ const char *const bl_engine_names[] = {BL_ENGINES(BL_ENGINE_NAME) NULL};
 
 /* ---- out --------------------------------------------------------------------------------------*/
 
-/* The layers of the plan are the MoE layers of its model. */
-static bl_status check_layers(const bl_plan *plan, bl_error *err) {
-    const bl_model *model = &plan->model;
-    const bl_placement *placement = &plan->placement;
-    for (int l = 0; l < placement->n_layers; l++) {
-        if (bl_model_moe_index(model, placement->layers[l].layer) < 0)
-            return bl_fail_at(err, BL_ERR_MODEL, bl_at_layer(NULL, placement->layers[l].layer),
-                              "is in the plan, but is not a MoE layer of %s", model->name);
-    }
-    for (int m = 0; m < model->n_moe_layers; m++) {
-        if (bl_placement_layer(placement, model->moe_layers[m]) == NULL)
-            return bl_fail_at(err, BL_ERR_MODEL, bl_at_layer(NULL, model->moe_layers[m]),
-                              "is a MoE layer of %s, but the plan leaves it out", model->name);
-    }
-    return BL_OK;
-}
-
 /* As many slots on every rank as on rank 0 of the first layer, and none empty. */
 static bl_status check_slots(const char *title, const bl_layer_placement *layer, int slots,
                              bl_error *err) {
@@ -80,7 +63,7 @@ bl_status bl_export_check(const bl_engine *engine, const bl_plan *plan, bl_expor
                        "the plan does not say which decoder layers %s has, and engines count them "
                        "in different ways; name the model with --model",
                        plan->model_name);
-    BL_TRY(check_layers(plan, err));
+    BL_TRY(bl_plan_check_layers(plan, NULL, err));
     BL_TRY(bl_placement_check(placement, NULL, err));
     const bl_layer_placement *first = &placement->layers[0];
     bl_export made = {.plan = plan,
