@@ -173,6 +173,36 @@ static void layers_are_those_of_the_model(void **state) {
     bl_plan_free(&plan);
 }
 
+/* The most copies of any expert in any layer: here of the first expert, in the first layer. */
+static void most_copies_are_counted(void **state) {
+    (void)state;
+    bl_error err;
+    bl_export x;
+    bl_plan plan = plan_of("{\"layer\":1,\"slots\":[[0,1],[2,0],[1,0]]},"
+                           "{\"layer\":2,\"slots\":[[2,0],[1,2],[0,1]]}",
+                           3, WHOLE);
+    assert_ok(bl_export_check(&bl_engine_eplb, &plan, &x, &err));
+    assert_int_equal(x.max_copies, 3);
+    assert_int_equal(x.n_redundant, 3);
+    bl_plan_free(&plan);
+}
+
+/* What is told of a file F; the caller frees it. */
+static char *told(const bl_engine *engine, const bl_plan *plan) {
+    bl_error err;
+    bl_export x;
+    char *text;
+    size_t bytes;
+    const char *path = bl_test_temp("told");
+    assert_ok(bl_export_check(engine, plan, &x, &err));
+    FILE *out = fopen(path, "w");
+    assert_non_null(out);
+    bl_export_tell(engine, &x, "F", out);
+    fclose(out);
+    assert_ok(bl_read_file(path, 4096, &text, &bytes, &err));
+    return text;
+}
+
 /* What is told about the start: the numbers an engine must be given, and where it will differ. */
 static void starts_are_told(void **state) {
     (void)state;
@@ -194,24 +224,34 @@ static void starts_are_told(void **state) {
     bl_plan plan = plan_of(LAYERS, 2, WHOLE);
     plan.model.n_mtp_layers = 1;
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
-        bl_error err;
-        bl_export x;
-        char *text;
-        size_t bytes;
-        const char *path = bl_test_temp("told");
         const bl_engine *engine = engine_of(cases[c].engine);
-        assert_ok(bl_export_check(engine, &plan, &x, &err));
-        FILE *out = fopen(path, "w");
-        assert_non_null(out);
-        bl_export_tell(engine, &x, "F", out);
-        fclose(out);
-        assert_ok(bl_read_file(path, 4096, &text, &bytes, &err));
+        char *text = told(engine, &plan);
         bl_test_has(text, cases[c].part);
         bl_test_has(text, cases[c].other);
         bl_test_has(text, "the 1 multi-token-prediction layers");
         /* Only where the rules differ. */
         assert_int_equal(strstr(text, "was made for the rule") != NULL,
                          engine->rule != BL_RULE_EVEN);
+        free(text);
+    }
+    bl_plan_free(&plan);
+}
+
+static void fixed_copies_need_static_dispatch(void **state) {
+    (void)state;
+    static const struct {
+        bl_rule rule;
+        const char *dispatch;
+    } cases[] = {{BL_RULE_EVEN, "algorithm dynamic"},
+                 {BL_RULE_NEAREST, "algorithm static"},
+                 {BL_RULE_FIXED, "algorithm static"}};
+    bl_plan plan = plan_of(LAYERS, 2, WHOLE);
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        plan.rule = cases[c].rule;
+        char *text = told(&bl_engine_sglang, &plan);
+        bl_test_has(text, cases[c].dispatch);
+        assert_int_equal(strstr(text, "was made for the rule") == NULL,
+                         cases[c].rule == BL_RULE_NEAREST);
         free(text);
     }
     bl_plan_free(&plan);
@@ -443,9 +483,11 @@ static void refuse_all(const hostile *cases, size_t n_cases) {
     bl_error err;
     bl_plan plan = plan_of(LAYERS, 2, WHOLE), out;
     int duplicates;
-    for (size_t c = 0; c < n_cases; c++)
+    for (size_t c = 0; c < n_cases; c++) {
         assert_fails(read_text(cases[c].text, &plan.model, &out, &duplicates, &err), cases[c].code,
                      cases[c].part);
+        assert_string_equal(err.file, "map");
+    }
     bl_plan_free(&plan);
 }
 
@@ -585,7 +627,9 @@ int main(void) {
         cmocka_unit_test(arrays_are_exact),
         cmocka_unit_test(what_no_engine_can_hold_is_refused),
         cmocka_unit_test(layers_are_those_of_the_model),
+        cmocka_unit_test(most_copies_are_counted),
         cmocka_unit_test(starts_are_told),
+        cmocka_unit_test(fixed_copies_need_static_dispatch),
         cmocka_unit_test(all_come_back_as_they_went),
         cmocka_unit_test(rows_are_counted_as_the_engine_counts),
         cmocka_unit_test(random_plans_come_back),
