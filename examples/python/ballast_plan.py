@@ -120,23 +120,17 @@ def _load_matrix(weight):
     return load
 
 
-def _old_slots(old, load, n_slots, n_ranks):
-    """The placement in force as int32, with the second copy of an expert on a rank emptied: engines
-    may have such copies, and they serve nothing."""
+def _old_slots(old, load, n_slots):
+    """The placement in force as int32. Copies that serve nothing (an expert twice on one rank, as
+    engines may have them) are the library's business: it fills those slots anew."""
     if old is None:
         return None
     slots = _as_numpy(old, np.int64)
     if slots.shape != (load.shape[0], n_slots):
         raise BallastError(f"the old placement is {slots.shape}, not {(load.shape[0], n_slots)}")
-    if slots.size and (slots.min() < -1 or slots.max() >= load.shape[1]):
+    if slots.min() < -1 or slots.max() >= load.shape[1]:
         raise BallastError(f"the old placement holds ids outside [0, {load.shape[1]})")
-    if n_slots % n_ranks == 0:
-        by_rank = slots.reshape(load.shape[0], n_ranks, n_slots // n_ranks).copy()
-        for later in range(1, by_rank.shape[2]):
-            twin = (by_rank[:, :, :later] == by_rank[:, :, later : later + 1]).any(axis=2)
-            by_rank[:, :, later][twin] = -1
-        slots = by_rank.reshape(slots.shape)
-    return np.ascontiguousarray(slots, dtype=np.int32)
+    return slots.astype(np.int32)
 
 
 # ---- the call ------------------------------------------------------------------------------------
@@ -183,7 +177,7 @@ def rebalance_experts(
     n_slots, n_ranks = int(num_replicas), int(num_gpus)
     if not 0 < n_ranks <= n_slots < 2**31 or n_slots < n_experts:
         raise BallastError(f"{n_slots} slots for {n_experts} experts on {n_ranks} ranks")
-    old = _old_slots(old_phy2log, load, n_slots, n_ranks)
+    old = _old_slots(old_phy2log, load, n_slots)
     tables = (
         np.empty((n_layers, n_slots), dtype=np.int32),
         np.empty((n_layers, n_experts, n_slots - n_experts + 1), dtype=np.int32),
@@ -201,9 +195,8 @@ def rebalance_experts(
     else:
         for layer in range(n_layers):
             place(layer)
-    if (tables[0] < 0).any():
-        layer = int((tables[0] < 0).any(axis=1).argmax())
-        raise BallastError(
-            f"layer {layer}: {n_slots} slots on {n_ranks} ranks cannot all be filled with different experts"
-        )
+    empty = np.argwhere(tables[0] < 0)
+    if empty.size:
+        layer, slot = empty[0]
+        raise BallastError(f"layer {layer}: slot {slot} was empty and would stay so; engines need an expert in each")
     return _like(tuple(table.astype(np.int64) for table in tables), weight)

@@ -1,6 +1,7 @@
 """examples/python: the planner's call on NumPy and torch, and as the balancer of engines that are
 imitated here by the shape of their calls. Prints TAP."""
 
+import ctypes
 import pathlib
 import sys
 import traceback
@@ -9,6 +10,7 @@ import types
 import numpy as np
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples" / "python"))
+import ballast_plan
 import ballast_policies
 from ballast_plan import BallastError, rebalance_experts
 
@@ -148,14 +150,26 @@ def test_a_layer_without_load_keeps_its_slots():
 
 
 def test_twins_of_the_old_placement_are_free_slots():
-    load = np.ones((1, 3))
-    made = rebalance_experts(load, 4, 1, 1, 2, [[0, 0, 1, 1]])[0][0].tolist()
-    assert made[0] == 0 and made[2] == 1 and set(made) == {0, 1, 2} and made[1] != 0 and made[3] != 1
+    for load in (np.ones((1, 3)), np.zeros((1, 3))):
+        made = rebalance_experts(load, 4, 1, 1, 2, [[0, 0, 1, 1]])[0][0].tolist()
+        assert made[0] == 0 and made[2] == 1 and set(made) == {0, 1, 2} and made[1] != 0 and made[3] != 1
 
 
 def test_steps_are_summed():
-    steps = np.array([HOT * 0.25, HOT * 0.75])
+    steps = np.array([HOT * 0.75, HOT * 0.25])
+    steps[0, 0, 0], steps[1, 0, 0] = 0, 16  # seen alone, the first step makes another plan
     assert (rebalance_experts(steps, 6, 1, 1, 2)[0] == rebalance_experts(HOT, 6, 1, 1, 2)[0]).all()
+
+
+def test_layers_alone_are_as_layers_together():
+    load = np.random.default_rng(11).gamma(0.5, 1000.0, (3, 64))
+    made = rebalance_experts(load, 72, 1, 1, 8, seed=5)[0]
+    options = ballast_plan._Options(ctypes.sizeof(ballast_plan._Options), 5, -1.0, -1)
+    whole = np.empty((3, 72), np.int32)
+    status = ballast_plan._library().bl_plan_rebalance(
+        load.ctypes.data, 3, 64, 72, 8, None, ctypes.byref(options), whole.ctypes.data, None, None, None, 0
+    )
+    assert status == 0 and (made == whole).all()
 
 
 def test_tensors_give_tensors():
@@ -175,6 +189,7 @@ def test_what_cannot_be_is_refused():
     raises(BallastError, "layer 0", rebalance_experts, [[1, -2]], 2, 1, 1, 2)
     raises(BallastError, "no rank holds one twice", rebalance_experts, [[1, 2, 3]], 8, 1, 1, 2)
     raises(BallastError, "not (1, 4)", rebalance_experts, [[1, 2, 3]], 4, 1, 1, 2, [[0, 1, 2]])
+    raises(BallastError, "layer 0: slot 1 was empty", rebalance_experts, [[0, 0, 0]], 4, 1, 1, 2, [[0, -1, 1, 2]])
     raises(BallastError, "outside [0, 3)", rebalance_experts, [[1, 2, 3]], 4, 1, 1, 2, [[0, 1, 2, 2**32]])
 
 
