@@ -1,11 +1,11 @@
 #include "core/npy.h"
 
+#include "core/half.h"
 #include "core/io.h"
 #include "core/mem.h"
 
 #include <assert.h>
 #include <errno.h>
-#include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -177,23 +177,12 @@ int64_t bl_npy_int(const bl_npy *npy, size_t index) {
     }
 }
 
-/* IEEE 754 half precision to double. */
-static double half_to_double(unsigned bits) {
-    const int sign = bits >> 15 ? -1 : 1;
-    const int exponent = (int)(bits >> 10 & 31), fraction = (int)(bits & 1023);
-    if (exponent == 31)
-        return fraction != 0 ? NAN : sign * (double)INFINITY;
-    if (exponent == 0)
-        return sign * ldexp(fraction, -24);
-    return sign * ldexp(1024 + fraction, exponent - 25);
-}
-
 double bl_npy_real(const bl_npy *npy, size_t index) {
     if (npy->kind != 'f')
         return (double)bl_npy_int(npy, index);
     const uint64_t bits = raw_item(npy, index);
     if (npy->item_bytes == 2)
-        return half_to_double((unsigned)bits);
+        return bl_half_to_real((uint16_t)bits);
     if (npy->item_bytes == 4) {
         const uint32_t bits32 = (uint32_t)bits;
         float single;

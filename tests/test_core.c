@@ -3,6 +3,7 @@
 
 #include "core/base64.h"
 #include "core/csv.h"
+#include "core/half.h"
 #include "core/hash.h"
 #include "core/io.h"
 #include "core/json.h"
@@ -337,6 +338,31 @@ static void base64_is_strict(void **state) {
                      BL_ERR_PARSE, wrong[i][1]);
 }
 
+/* All 65536 halves come back; between two neighbours the nearer one, in the middle the even one. */
+static void halves_are_nearest(void **state) {
+    (void)state;
+    for (unsigned bits = 0; bits < 0x10000; bits++) {
+        const double value = bl_half_to_real((uint16_t)bits);
+        if (isnan(value))
+            assert_true(isnan(bl_half_to_real(bl_half_from_real(value))));
+        else
+            assert_int_equal(bl_half_from_real(value), bits);
+    }
+    for (unsigned bits = 0; bits < 0x7bff; bits++) {
+        const double low = bl_half_to_real((uint16_t)bits),
+                     high = bl_half_to_real((uint16_t)(bits + 1)), middle = low + (high - low) / 2;
+        assert_int_equal(bl_half_from_real(nextafter(middle, 0)), bits);
+        assert_int_equal(bl_half_from_real(middle), bits + (bits & 1));
+        assert_int_equal(bl_half_from_real(nextafter(middle, 1e9)), bits + 1);
+    }
+    assert_int_equal(bl_half_from_real(1), 0x3c00);
+    assert_int_equal(bl_half_from_real(-2), 0xc000);
+    assert_int_equal(bl_half_from_real(65504), 0x7bff);
+    assert_int_equal(bl_half_from_real(65519.9), 0x7bff);
+    assert_int_equal(bl_half_from_real(65520), 0x7c00);
+    assert_int_equal(bl_half_from_real(-1e300), 0xfc00);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(first_error_wins),   cmocka_unit_test(messages_are_one_line),
@@ -345,7 +371,7 @@ int main(void) {
         cmocka_unit_test(json_is_strict),     cmocka_unit_test(csv_rows_have_lines),
         cmocka_unit_test(npy_round_trip),     cmocka_unit_test(npy_images_are_checked),
         cmocka_unit_test(base64_is_strict),   cmocka_unit_test(files_are_whole_or_absent),
-        cmocka_unit_test(digests_are_stable),
+        cmocka_unit_test(digests_are_stable), cmocka_unit_test(halves_are_nearest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
