@@ -28,7 +28,8 @@ static const bl_opt OPTIONS[] = {
      .offset = offsetof(import_options, from),
      .metavar = "FORMAT",
      .required = true,
-     .help = "load-json, load-npy, load-csv, topk-npy, sglang-stat, sglang-pass, sglang-reply, "
+     .help = "load-json, load-npy, load-csv, topk-npy, topk-csv, sglang-stat, sglang-pass, "
+             "sglang-reply, "
              "vllm-reply or trtllm-stat"},
     {.name = "model",
      .type = BL_OPT_STRING,
@@ -142,7 +143,7 @@ const bl_verb bl_verb_import = {
         "Several inputs follow one another as steps of one trace; of sglang-pass they are the "
         "files of the ranks, or their folder. Which decoder layer a row "
         "is comes from the file, the model or --layers, and is never guessed. Dumps of "
-        "single tokens (topk-npy) and replies (sglang-reply, vllm-reply) have no steps: "
+        "single tokens (topk-npy, topk-csv) and replies (sglang-reply, vllm-reply) have no steps: "
         "--compose makes them, and without it all tokens are one step; both are labelled "
         "as composed.",
     .options = OPTIONS,

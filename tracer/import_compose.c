@@ -16,6 +16,7 @@
 #include "core/mem.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* Tokens of one rank: the sequences it serves at the moment. */
 typedef struct lane {
@@ -24,6 +25,7 @@ typedef struct lane {
 
 typedef struct dump {
     const bl_npy *ids;
+    const uint16_t *weights; /* or NULL */
     size_t n_rows, k;
     size_t *valid; /* [n_tokens] those with an id, in order; all that follows counts these */
     size_t n_tokens;
@@ -34,25 +36,35 @@ typedef struct dump {
     size_t *next_sequence; /* [n_ranks] */
     lane *lanes;           /* decode: [n_ranks][per_rank]; else [n_ranks][1] */
     size_t n_lanes;
-    size_t *picked;   /* [n_ranks][per_rank] tokens of the step */
-    size_t *n_picked; /* [n_ranks] */
-    int32_t *row_ids; /* [per_rank][k] */
+    size_t *picked;        /* [n_ranks][per_rank] tokens of the step */
+    size_t *n_picked;      /* [n_ranks] */
+    int32_t *row_ids;      /* [per_rank][k] */
+    uint16_t *row_weights; /* [per_rank][k] */
 } dump;
 
 static int64_t id_at(const dump *d, size_t token, size_t row, size_t j) {
     return bl_npy_int(d->ids, (token * d->n_rows + row) * d->k + j);
 }
 
-/* Ids of `n` tokens in one row. */
+/* Ids and weights of `n` tokens in one row. */
 static void gather(const dump *d, const size_t *tokens, size_t n, size_t row) {
     for (size_t i = 0; i < n; i++) {
+        const size_t token = d->valid[tokens[i]], from = (token * d->n_rows + row) * d->k;
         for (size_t j = 0; j < d->k; j++) {
-            const int64_t id = id_at(d, d->valid[tokens[i]], row, j);
+            const int64_t id = id_at(d, token, row, j);
             d->row_ids[i * d->k + j] = id < 0           ? BL_EMPTY_SLOT
                                        : id > INT32_MAX ? INT32_MAX
                                                         : (int32_t)id;
         }
+        if (d->weights != NULL)
+            memcpy(d->row_weights + i * d->k, d->weights + from, d->k * sizeof *d->weights);
     }
+}
+
+/* Room for the rows of `n` tokens. */
+static bl_status make_rows(dump *d, size_t n, bl_error *err) {
+    BL_TRY(BL_CALLOC(d->row_ids, n * d->k, err));
+    return d->weights != NULL ? BL_CALLOC(d->row_weights, n * d->k, err) : BL_OK;
 }
 
 static bl_status put(bl_import_sink *sink, const dump *d, const size_t *tokens, size_t n,
@@ -68,7 +80,8 @@ static bl_status put(bl_import_sink *sink, const dump *d, const size_t *tokens, 
                               .n_ids = sink->info.n_experts,
                               .n_tokens = n,
                               .k = sink->info.top_k,
-                              .ids = d->row_ids};
+                              .ids = d->row_ids,
+                              .weights = d->row_weights};
     return bl_sink_put(sink, &record, err);
 }
 
@@ -127,7 +140,7 @@ static bl_status select_tokens(bl_import_sink *sink, dump *d, const bl_token_ids
 static bl_status one_step(bl_import_sink *sink, dump *d, bl_error *err) {
     enum { SLICE = 4096 };
     size_t tokens[SLICE];
-    BL_TRY(BL_CALLOC(d->row_ids, SLICE * d->k, err));
+    BL_TRY(make_rows(d, SLICE, err));
     for (size_t row = 0; row < d->n_rows; row++) {
         for (size_t first = 0; first < d->n_tokens; first += SLICE) {
             const size_t left = d->n_tokens - first, n = left < SLICE ? left : SLICE;
@@ -207,7 +220,7 @@ static bl_status compose(bl_import_sink *sink, dump *d, bl_error *err) {
     BL_TRY(BL_CALLOC(d->n_picked, n_ranks, err));
     BL_TRY(BL_CALLOC(d->lanes, n_ranks * d->n_lanes, err));
     BL_TRY(BL_CALLOC(d->picked, n_ranks * d->per_rank, err));
-    BL_TRY(BL_CALLOC(d->row_ids, d->per_rank * d->k, err));
+    BL_TRY(make_rows(d, d->per_rank, err));
     for (size_t rank = 0; rank < n_ranks; rank++)
         d->next_sequence[rank] = rank;
     for (;;) {
@@ -223,7 +236,10 @@ static bl_status compose(bl_import_sink *sink, dump *d, bl_error *err) {
 }
 
 bl_status bl_sink_tokens(bl_import_sink *sink, const bl_token_ids *tokens, bl_error *err) {
-    dump d = {.ids = tokens->ids, .n_rows = tokens->ids->shape[1], .k = tokens->ids->shape[2]};
+    dump d = {.ids = tokens->ids,
+              .weights = tokens->weights,
+              .n_rows = tokens->ids->shape[1],
+              .k = tokens->ids->shape[2]};
     bl_status st = select_tokens(sink, &d, tokens, err);
     if (st == BL_OK)
         st = sink->options->compose_batch == 0 ? one_step(sink, &d, err) : compose(sink, &d, err);
@@ -234,5 +250,6 @@ bl_status bl_sink_tokens(bl_import_sink *sink, const bl_token_ids *tokens, bl_er
     free(d.picked);
     free(d.n_picked);
     free(d.row_ids);
+    free(d.row_weights);
     return st;
 }

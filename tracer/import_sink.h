@@ -67,7 +67,11 @@ typedef struct bl_token_ids {
     const bl_npy *ids;   /* [token, row, k] integers; negative: missing */
     const size_t *begin; /* [n_sequences + 1] first token of each sequence and the end, or NULL */
     size_t n_sequences;
+    const uint16_t *weights; /* [token][row][k] binary16 bits, or NULL */
 } bl_token_ids;
+
+/* An array of ids in memory, [n_tokens][n_rows][k], as bl_token_ids wants it. */
+bl_npy bl_token_array(const int32_t *ids, size_t n_tokens, size_t n_rows, size_t k);
 
 /* Make steps of them as the options say. Tokens of which no layer has an id are left out and noted.
  */
@@ -131,6 +135,8 @@ bl_status bl_import_load_npy(bl_import_sink *sink, const char *path, bl_error *e
 bl_status bl_import_load_csv(bl_import_sink *sink, const char *path, bl_error *err);
 bl_status bl_import_topk_npy(bl_import_sink *sink, const char *path, bl_error *err);
 bl_status bl_import_sglang_stat(bl_import_sink *sink, const char *path, bl_error *err);
+bl_status bl_import_topk_csv(bl_import_sink *sink, const char *const *paths, int n_paths,
+                             bl_error *err);
 bl_status bl_import_sglang_pass(bl_import_sink *sink, const char *const *paths, int n_paths,
                                 bl_error *err);
 bl_status bl_import_sglang_reply(bl_import_sink *sink, const char *const *paths, int n_paths,

@@ -41,6 +41,16 @@ bl_status bl_token_table_add(bl_token_table *table, size_t n, int32_t **ids_p, b
     return BL_OK;
 }
 
+/* int32_t as an .npy image has it: numbers are little-endian on the machines we run on. */
+bl_npy bl_token_array(const int32_t *ids, size_t n_tokens, size_t n_rows, size_t k) {
+    return (bl_npy){.kind = 'i',
+                    .item_bytes = 4,
+                    .n_dims = 3,
+                    .shape = {n_tokens, n_rows, k},
+                    .n_items = n_tokens * n_rows * k,
+                    .data = (const unsigned char *)ids};
+}
+
 /* The sequences end where the next one begins; the last one at the end of all tokens. */
 bl_status bl_token_table_put(const bl_token_table *table, bl_import_sink *sink, bl_error *err) {
     size_t *begin = NULL;
@@ -48,14 +58,8 @@ bl_status bl_token_table_put(const bl_token_table *table, bl_import_sink *sink, 
     for (size_t i = 0; i < table->n_sequences; i++)
         begin[i] = table->begin[i];
     begin[table->n_sequences] = table->n_tokens;
-    /* int32_t as an .npy image has it: numbers are little-endian on the machines we run on. */
-    const bl_npy ids = {.kind = 'i',
-                        .item_bytes = 4,
-                        .n_dims = 3,
-                        .shape = {table->n_tokens, table->n_rows, table->k},
-                        .n_items = table->n_tokens * table->n_rows * table->k,
-                        .data = (const unsigned char *)table->ids};
-    const bl_token_ids tokens = {&ids, begin, table->n_sequences};
+    const bl_npy ids = bl_token_array(table->ids, table->n_tokens, table->n_rows, table->k);
+    const bl_token_ids tokens = {&ids, begin, table->n_sequences, NULL};
     const bl_status st = bl_sink_tokens(sink, &tokens, err);
     free(begin);
     return st;

@@ -43,6 +43,14 @@ check "vllm-reply needs a model" fails_with "give --model" \
     "$ballast" import --from vllm-reply "$work/vllm.json" -o "$work/no.blt"
 check "a document without routes" refuses "no \"routed_experts\"" vllm-reply "$work/toy.json"
 
+printf 'pos,layer,e0,e1\n0,1,0,1\n0,2,2,3\n1,1,0,2\n1,2,1,3\n' >"$work/topk.csv"
+topk_csv() {
+    import --from topk-csv --model "$work/toy.json" "$work/topk.csv" &&
+        [ "$(row 1)" = "1,2,4,0,true,2,0,1" ] && [ "$(row 2)" = "2,2,4,0,true,2,3,1" ]
+}
+check "topk-csv" topk_csv
+check "topk-csv needs its header" refuses "line 1: the header needs a column" topk-csv "$work/vllm.json"
+
 # int32, 2 tokens, 3 decoder layers, top-2: the dense layer reads as zeros
 printf '{"meta_info":{"prompt_tokens":2,"completion_tokens":1,"routed_experts":"%s"}}' \
     AAAAAAAAAAAAAAAAAQAAAAIAAAADAAAAAAAAAAAAAAABAAAAAgAAAAMAAAAAAAAA >"$work/sglang.json"
