@@ -49,7 +49,8 @@ topk_csv() {
         [ "$(row 1)" = "1,2,4,0,true,2,0,1" ] && [ "$(row 2)" = "2,2,4,0,true,2,3,1" ]
 }
 check "topk-csv" topk_csv
-check "topk-csv needs its header" refuses "line 1: the header needs a column" topk-csv "$work/vllm.json"
+echo "1,0,1" >"$work/bare.csv"
+check "topk-csv needs its header" refuses "line 1: the header needs a column" topk-csv "$work/bare.csv"
 
 # int32, 2 tokens, 3 decoder layers, top-2: the dense layer reads as zeros
 printf '{"meta_info":{"prompt_tokens":2,"completion_tokens":1,"routed_experts":"%s"}}' \
