@@ -510,32 +510,38 @@ bool bl_agent_is_busy(const bl_agent *agent) {
 
 /* ---- leading --------------------------------------------------------------------------------- */
 
-bl_status bl_agent_apply(bl_agent *agent, const bl_placement *goal, int *n_moves, bl_error *err) {
-    bl_schedule schedule;
-    unsigned char *wire;
-    size_t wire_bytes;
+static bl_status check_free(const bl_agent *agent, bl_error *err) {
     if (bl_tx_leader(&agent->tx) != agent->rank)
         return bl_fail(err, BL_ERR_STATE, "rank %d does not lead; ask rank %d", agent->rank,
                        bl_tx_leader(&agent->tx));
     if (!bl_tx_can_apply(&agent->tx))
         return bl_fail(err, BL_ERR_STATE, "another move is under way; wait for it or abort it");
-    BL_TRY(bl_agent_preview(agent, goal, &schedule, err));
-    *n_moves = schedule.n_moves;
-    if (schedule.n_waves == 0) {
-        bl_schedule_free(&schedule);
-        return BL_OK;
-    }
-    const bl_status st = bl_wire_encode_goal(goal, &wire, &wire_bytes, err);
-    if (st < 0) {
-        bl_schedule_free(&schedule);
-        return st;
-    }
+    return BL_OK;
+}
+
+bl_status bl_agent_start(bl_agent *agent, const bl_placement *goal, bl_schedule *schedule,
+                         bl_error *err) {
+    unsigned char *wire;
+    size_t wire_bytes;
+    BL_TRY(check_free(agent, err));
+    BL_TRY(bl_wire_encode_goal(goal, &wire, &wire_bytes, err));
     free(agent->goal);
     agent->goal = wire;
     agent->goal_bytes = wire_bytes;
-    replace_schedule(agent, &schedule);
+    replace_schedule(agent, schedule);
+    *schedule = (bl_schedule){0};
     feed(agent, &(bl_tx_event){.kind = BL_TX_EV_APPLY, .schedule = &agent->schedule});
     return BL_OK;
+}
+
+bl_status bl_agent_apply(bl_agent *agent, const bl_placement *goal, int *n_moves, bl_error *err) {
+    bl_schedule schedule;
+    BL_TRY(check_free(agent, err));
+    BL_TRY(bl_agent_preview(agent, goal, &schedule, err));
+    *n_moves = schedule.n_moves;
+    const bl_status st = schedule.n_waves > 0 ? bl_agent_start(agent, goal, &schedule, err) : BL_OK;
+    bl_schedule_free(&schedule);
+    return st;
 }
 
 bl_status bl_agent_stop(bl_agent *agent, const char *reason, bl_error *err) {

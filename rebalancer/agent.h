@@ -72,8 +72,13 @@ bool bl_agent_is_busy(const bl_agent *agent);
 bl_status bl_agent_preview(const bl_agent *agent, const bl_placement *goal, bl_schedule *out,
                            bl_error *err);
 
-/* Start moving to `goal` (copied). *n_moves is 0 when it is in force already: nothing is started.
- * BL_ERR_STATE: this rank does not lead, or a move is under way. */
+/* Start moving to `goal` (copied) along a schedule from bl_agent_preview() that has waves, made since
+ * the last step; it is taken over and zeroed. BL_ERR_STATE: this rank does not lead, or a move is
+ * under way. */
+bl_status bl_agent_start(bl_agent *agent, const bl_placement *goal, bl_schedule *schedule,
+                         bl_error *err);
+
+/* Both in one. *n_moves is 0 when the goal is in force already: then nothing is started. */
 bl_status bl_agent_apply(bl_agent *agent, const bl_placement *goal, int *n_moves, bl_error *err);
 
 /* Abort what is under way; BL_ERR_STATE when nothing is. Waves that are committed stay. */

@@ -7,6 +7,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +20,20 @@
 #define CONTROL_READ_BYTES ((size_t)64 << 10)
 #define CLIENT_IDLE_S 60.0
 #define LONGEST_WAIT_S 0.2
+/* A line up to this long is read on the spot: at worst half a millisecond. */
+#define READ_HERE_BYTES ((size_t)8 << 10)
+
+/* A request being read, perhaps by a thread of its own. The thread and the session share it; the
+ * last of the two to let go frees it. */
+typedef struct job {
+    char *line;
+    size_t bytes;
+    bl_status status;
+    bl_error err;
+    bl_control_request request;
+    atomic_bool done;
+    atomic_int holders;
+} job;
 
 typedef struct session {
     int fd; /* -1: free */
@@ -25,7 +41,8 @@ typedef struct session {
     char *in;
     size_t in_bytes, in_capacity;
     size_t scanned;      /* bytes of `in` that hold no end of a line */
-    double waits_from_s; /* its request at the front of `in` waits for the end of a move; 0: no */
+    job *asked;          /* the request in hand, NULL: none */
+    double waits_from_s; /* it waits for the end of a move; 0: it does not */
     char *out;
     size_t out_at, out_bytes;
 } session;
@@ -111,10 +128,57 @@ bl_status bl_control_open(const char *path, const bl_control_cluster *cluster, b
     return BL_OK;
 }
 
+/* ---- reading requests ------------------------------------------------------------------------ */
+
+static void let_go(job *j) {
+    if (j == NULL || atomic_fetch_sub(&j->holders, 1) > 1)
+        return;
+    bl_control_request_free(&j->request);
+    free(j->line);
+    free(j);
+}
+
+static void *read_request(void *user) {
+    job *j = user;
+    j->status = bl_control_parse(j->line, j->bytes, &j->request, &j->err);
+    atomic_store(&j->done, true);
+    let_go(j);
+    return NULL;
+}
+
+/* Read a line (copied); NULL when out of memory. */
+static job *start_reading(const char *line, size_t bytes) {
+    job *j = bl_calloc(1, sizeof *j);
+    pthread_attr_t attributes;
+    pthread_t thread;
+    if (j == NULL)
+        return NULL;
+    j->err = BL_ERROR_INIT;
+    j->bytes = bytes;
+    j->line = bl_calloc(bytes, 1);
+    if (j->line == NULL) {
+        free(j);
+        return NULL;
+    }
+    memcpy(j->line, line, bytes);
+    atomic_init(&j->done, false);
+    atomic_init(&j->holders, 2);
+    bool started = false;
+    if (bytes > READ_HERE_BYTES && pthread_attr_init(&attributes) == 0) {
+        pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+        started = pthread_create(&thread, &attributes, read_request, j) == 0;
+        pthread_attr_destroy(&attributes);
+    }
+    if (!started)
+        read_request(j);
+    return j;
+}
+
 /* ---- clients --------------------------------------------------------------------------------- */
 
 static void drop(session *c) {
     close(c->fd);
+    let_go(c->asked);
     free(c->in);
     free(c->out);
     *c = (session){.fd = -1};
@@ -179,11 +243,10 @@ static void queue_answer(session *c, json_t *answer, double now_s) {
     flush_client(c, now_s);
 }
 
-/* One request per call: the answer to one must be taken before the next is looked at. */
-static void answer_line(bl_control *control, session *c, bl_agent *agent, double now_s) {
-    if (c->out != NULL || c->in_bytes == 0)
-        return;
-    const char *end = memchr(c->in + c->scanned, '\n', c->in_bytes - c->scanned);
+/* Take the next complete line, if there is one, as the request in hand. */
+static void take_line(session *c) {
+    const char *end =
+        c->in_bytes > 0 ? memchr(c->in + c->scanned, '\n', c->in_bytes - c->scanned) : NULL;
     if (end == NULL) {
         c->scanned = c->in_bytes;
         if (c->in_bytes > BL_CONTROL_MAX_REQUEST)
@@ -191,18 +254,36 @@ static void answer_line(bl_control *control, session *c, bl_agent *agent, double
         return;
     }
     const size_t line = (size_t)(end - c->in);
-    const bool may_wait = c->waits_from_s <= 0 || now_s - c->waits_from_s < LONGEST_WAIT_S;
-    json_t *answer =
-        bl_control_answer(c->in, line, may_wait, &control->cluster, &control->epochs, agent);
-    if (answer == NULL && may_wait) {
-        if (c->waits_from_s <= 0)
-            c->waits_from_s = now_s;
+    c->asked = start_reading(c->in, line);
+    if (c->asked == NULL) {
+        drop(c);
         return;
     }
-    c->waits_from_s = 0;
     c->in_bytes -= line + 1;
     c->scanned = 0;
     memmove(c->in, c->in + line + 1, c->in_bytes);
+}
+
+/* Answer the request in hand when it has been read and need not wait. One at a time: the answer to
+ * one must be taken before the next is looked at. */
+static void answer_request(bl_control *control, session *c, bl_agent *agent, double now_s) {
+    if (c->out == NULL && c->asked == NULL)
+        take_line(c);
+    if (c->asked == NULL || !atomic_load(&c->asked->done))
+        return;
+    const job *j = c->asked;
+    if (c->waits_from_s <= 0)
+        c->waits_from_s = now_s;
+    const bool may_wait = now_s - c->waits_from_s < LONGEST_WAIT_S;
+    json_t *answer = j->status >= 0 ? bl_control_answer(&j->request, may_wait, &control->cluster,
+                                                        &control->epochs, agent)
+                                    : bl_control_refusal(&j->err);
+    if (answer == NULL && j->request.op == BL_CONTROL_STATUS && may_wait)
+        return;
+    let_go(c->asked);
+    c->asked = NULL;
+    c->waits_from_s = 0;
+    c->last_s = now_s;
     queue_answer(c, answer, now_s);
 }
 
@@ -246,7 +327,7 @@ void bl_control_poll(bl_control *control, bl_agent *agent) {
         else if (ready > 0 && fds[i].revents != 0)
             hear(c, now_s);
         if (c->fd >= 0)
-            answer_line(control, c, agent, now_s);
+            answer_request(control, c, agent, now_s);
         if (c->fd >= 0 && now_s - c->last_s > CLIENT_IDLE_S)
             drop(c);
     }
@@ -256,11 +337,10 @@ void bl_control_poll(bl_control *control, bl_agent *agent) {
 
 /* What the client reads next, whatever it has asked or is about to ask. */
 static void say_goodbye(bl_control *control, session *c, bl_agent *agent) {
-    static const char ask[] = "{\"op\":\"status\"}";
+    const bl_control_request status = {.op = BL_CONTROL_STATUS};
     if (c->out != NULL || agent == NULL)
         return;
-    json_t *last =
-        bl_control_answer(ask, sizeof ask - 1, false, &control->cluster, &control->epochs, agent);
+    json_t *last = bl_control_answer(&status, false, &control->cluster, &control->epochs, agent);
     json_object_set_new(last, "ended", json_true());
     queue_answer(c, last, bl_now_s());
 }

@@ -20,10 +20,11 @@
  * When the cluster ends, every client is sent a last status with "ended":true, so that whoever waits
  * for a move learns how it went.
  *
- * The server has no thread. bl_control_poll() is called once per step and never waits: it takes what
- * has arrived, at most CONTROL_READ_BYTES per client, answers complete lines and keeps what a slow
- * reader has not taken. A client that sends no end of a line, too much, or nothing for a while is
- * dropped. Nothing a client does ends in an error of the rank.
+ * bl_control_poll() is called once per step and never waits: it takes what has arrived, a little per
+ * client, answers complete lines and keeps what a slow reader has not taken. Only the reading of a
+ * long request (a plan) happens beside it, in a thread that lives as long as that takes. A client
+ * that sends no end of a line, too much, or nothing for a while is dropped. Nothing a client does
+ * ends in an error of the rank.
  *
  * A plan is refused when it is not for this model (experts, top-k, layers), these ranks and slots,
  * or the rule by which the engine shares copies; and when it is *stale*: a plan that was made from a
@@ -87,8 +88,7 @@ typedef struct bl_control_epochs {
     bool moving;
 } bl_control_epochs;
 
-/* Answer one line; the result is a new reference, or NULL while a request that waits has to. The
- * status object holds:
+/* Answer a request; a new reference, or NULL while a request that waits has to (may_wait). Status:
  *   state    stable, agreed, copying, verified, committed, halted
  *   outcome  none, running, moved or aborted: of the move under way, or of the last one
  *   reason   why it was aborted; null otherwise
@@ -98,9 +98,11 @@ typedef struct bl_control_epochs {
  *   epoch    of the plan in force; step: last begun
  *   rank     what the answering rank has measured: sent_bytes, received_bytes, max_step_bytes,
  *            max_step_us (longest bl_agent_at_step), holds, max_hold_us, stray */
-json_t *bl_control_answer(const char *line, size_t bytes, bool may_wait,
+json_t *bl_control_answer(const bl_control_request *request, bool may_wait,
                           const bl_control_cluster *cluster, bl_control_epochs *epochs,
                           bl_agent *agent);
+/* The answer to a request that could not be read. */
+json_t *bl_control_refusal(const bl_error *err);
 
 /* ---- the operator's side --------------------------------------------------------------------- */
 

@@ -126,13 +126,14 @@ static json_t *schedule_to_json(const bl_schedule *schedule) {
     return waves;
 }
 
-static bl_status start(const bl_control_request *request, bl_control_epochs *epochs,
-                       bl_agent *agent, bl_error *err) {
-    int n_moves;
-    BL_TRY(bl_agent_apply(agent, &request->goal, &n_moves, err));
-    epochs->coming = request->epoch;
-    epochs->moving = true;
-    return BL_OK;
+static json_t *way_to_json(const bl_schedule *schedule, const bl_agent *agent) {
+    bl_agent_status status;
+    bl_agent_get_status(agent, &status);
+    const uint64_t bytes = (uint64_t)schedule->n_moves * status.bundle_bytes;
+    return json_pack("{s:b, s:i, s:I, s:i, s:i, s:I, s:I}", "ok", 1, "moves", schedule->n_moves,
+                     "bytes", (json_int_t)bytes, "layers", schedule->n_layers, "waves",
+                     schedule->n_waves, "steps", (json_int_t)bl_agent_min_steps(agent, schedule),
+                     "move", (json_int_t)0);
 }
 
 static bl_status apply(const bl_control_request *request, const bl_control_cluster *cluster,
@@ -141,22 +142,26 @@ static bl_status apply(const bl_control_request *request, const bl_control_clust
     bl_agent_status status;
     BL_TRY(check_cluster(request, cluster, err));
     BL_TRY(bl_agent_preview(agent, &request->goal, &schedule, err));
+    json_t *way = way_to_json(&schedule, agent);
     bl_status st = schedule.n_waves > 0 ? check_epoch(request, epochs, err) : BL_OK;
     const bool starts = schedule.n_waves > 0 && !request->dry_run;
-    if (st >= 0 && starts)
-        st = start(request, epochs, agent, err);
-    bl_agent_get_status(agent, &status);
-    if (st >= 0)
-        *answer =
-            json_pack("{s:b, s:i, s:I, s:i, s:i, s:I, s:I}", "ok", 1, "moves", schedule.n_moves,
-                      "bytes", (json_int_t)((uint64_t)schedule.n_moves * status.bundle_bytes),
-                      "layers", schedule.n_layers, "waves", schedule.n_waves, "steps",
-                      (json_int_t)bl_agent_min_steps(agent, &schedule), "move",
-                      starts ? (json_int_t)status.term : 0);
     if (st >= 0 && request->dry_run)
-        json_object_set_new(*answer, "schedule", schedule_to_json(&schedule));
+        json_object_set_new(way, "schedule", schedule_to_json(&schedule));
+    if (st >= 0 && starts)
+        st = bl_agent_start(agent, &request->goal, &schedule, err);
+    if (st >= 0 && starts) {
+        bl_agent_get_status(agent, &status);
+        json_object_set_new(way, "move", json_integer((json_int_t)status.term));
+        epochs->coming = request->epoch;
+        epochs->moving = true;
+    }
     bl_schedule_free(&schedule);
-    return st;
+    if (st < 0) {
+        json_decref(way);
+        return st;
+    }
+    *answer = way;
+    return BL_OK;
 }
 
 /* ---- status ---------------------------------------------------------------------------------- */
@@ -199,7 +204,7 @@ static void settle(bl_control_epochs *epochs, const bl_agent_status *status) {
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
-static json_t *refusal(const bl_error *err) {
+json_t *bl_control_refusal(const bl_error *err) {
     json_t *body = json_pack("{s:s, s:s}", "code", bl_status_name(err->code), "message",
                              err->text[0] != '\0' ? err->text : bl_status_string(err->code));
     if (err->layer >= 0)
@@ -209,26 +214,28 @@ static json_t *refusal(const bl_error *err) {
     return json_pack("{s:b, s:o}", "ok", 0, "error", body);
 }
 
-json_t *bl_control_answer(const char *line, size_t bytes, bool may_wait,
+json_t *bl_control_answer(const bl_control_request *request, bool may_wait,
                           const bl_control_cluster *cluster, bl_control_epochs *epochs,
                           bl_agent *agent) {
     bl_error err = BL_ERROR_INIT;
-    bl_control_request request = {0};
     bl_agent_status status;
     json_t *answer = NULL;
+    bl_status st = BL_OK;
     bl_agent_get_status(agent, &status);
     settle(epochs, &status);
-    bl_status st = bl_control_parse(line, bytes, &request, &err);
-    if (st >= 0 && request.op == BL_CONTROL_STATUS && request.wait && may_wait && status.busy)
-        return NULL;
-    if (st >= 0 && request.op == BL_CONTROL_APPLY)
-        st = apply(&request, cluster, epochs, agent, &answer, &err);
-    else if (st >= 0 && request.op == BL_CONTROL_ABORT)
-        st = bl_agent_stop(agent, "aborted by the operator", &err);
-    else if (st >= 0)
+    switch (request->op) {
+    case BL_CONTROL_STATUS:
+        if (request->wait && may_wait && status.busy)
+            return NULL;
         answer = status_to_json(&status, epochs);
-    bl_control_request_free(&request);
-    if (st < 0)
-        return refusal(&err);
-    return answer != NULL ? answer : json_pack("{s:b}", "ok", 1);
+        break;
+    case BL_CONTROL_ABORT:
+        st = bl_agent_stop(agent, "aborted by the operator", &err);
+        answer = st >= 0 ? json_pack("{s:b}", "ok", 1) : NULL;
+        break;
+    case BL_CONTROL_APPLY:
+        st = apply(request, cluster, epochs, agent, &answer, &err);
+        break;
+    }
+    return st >= 0 ? answer : bl_control_refusal(&err);
 }

@@ -48,8 +48,10 @@ struct cluster {
     /* rank 0's orders, carried out in turn, each when the one before is over */
     bl_placement *goals;
     int n_goals;
-    int stop_after;    /* steps after which rank 0 aborts; 0: never */
-    int deaf_rank;     /* never calls its agent again after the first move began; -1: none */
+    int stop_after; /* steps after which rank 0 aborts; 0: never */
+    int deaf_rank;  /* never calls its agent again after the first move began; -1: none */
+    int dead_rank;  /* dies after so many steps; -1: none */
+    int dies_after;
     int damaged_piece; /* this piece on channel MOVE is damaged; 0: none, -1: all */
     int n_pieces;
     bl_tx_outcome outcome;
@@ -144,27 +146,54 @@ static bl_status command(rank *r, int *next_goal, uint64_t *begun_at, bool *more
     return BL_OK;
 }
 
+/* A word with all living ranks: does anybody want to go on? */
+static bl_status meet(rank *r, uint64_t step, unsigned char going, bool *gone, bool *any,
+                      bl_error *err) {
+    bl_error lost;
+    for (int g = 0; g < RANKS; g++) {
+        lost = BL_ERROR_INIT;
+        if (!gone[g] && bl_transport_send(r->transport, g, BL_CHANNEL_STEP, step, &going, 1,
+                                          &lost) == BL_ERR_PEER)
+            gone[g] = true;
+    }
+    *any = false;
+    for (int g = 0; g < RANKS; g++) {
+        bl_message m;
+        lost = BL_ERROR_INIT;
+        if (gone[g])
+            continue;
+        const bl_status st =
+            bl_transport_receive(r->transport, g, BL_CHANNEL_STEP, step, 30, &m, &lost);
+        if (st < 0 && st != BL_ERR_PEER)
+            return bl_fail(err, st, "%s", lost.text);
+        gone[g] = st < 0;
+        if (st < 0)
+            continue;
+        *any = *any || m.data[0] == 1;
+        bl_message_free(&m);
+    }
+    return BL_OK;
+}
+
 static bl_status serve(rank *r, bl_error *err) {
+    const cluster *c = r->cluster;
     int next_goal = 0;
     uint64_t begun_at = 0;
-    unsigned char going = 1;
+    bool gone[RANKS] = {false};
     for (uint64_t step = 0; step < MAX_STEPS; step++) {
-        bool more = true, all = true;
+        bool any, more = bl_agent_is_busy(r->agent);
         if (r->self == 0)
             BL_TRY(command(r, &next_goal, &begun_at, &more, err));
-        going = more ? 1 : 0;
-        for (int g = 0; g < RANKS; g++)
-            BL_TRY(bl_transport_send(r->transport, g, BL_CHANNEL_STEP, step, &going, 1, err));
-        for (int g = 0; g < RANKS; g++) {
-            bl_message m;
-            BL_TRY(bl_transport_receive(r->transport, g, BL_CHANNEL_STEP, step, 30, &m, err));
-            all = all && m.data[0] == 1;
-            bl_message_free(&m);
+        if (r->self == c->dead_rank && step == (uint64_t)c->dies_after) {
+            bl_transport_abandon(r->transport);
+            r->transport = NULL;
+            return BL_OK;
         }
-        if (r->self != r->cluster->deaf_rank)
+        BL_TRY(meet(r, step, more ? 1 : 0, gone, &any, err));
+        if (r->self != c->deaf_rank)
             BL_TRY(bl_agent_at_step(r->agent, step, err));
         BL_TRY(check_experts(r, err));
-        if (!all)
+        if (!any)
             return BL_OK;
     }
     return bl_fail(err, BL_ERR_TIMEOUT, "the plans did not come to an end");
@@ -209,7 +238,8 @@ static void open_cluster(cluster *c, uint64_t seed, int n_goals) {
     bl_placement initial;
     bl_transport *handles[RANKS];
     bl_rng_seed(&rng, seed);
-    *c = (cluster){.options = BL_AGENT_OPTIONS_INIT, .n_goals = n_goals, .deaf_rank = -1};
+    *c = (cluster){
+        .options = BL_AGENT_OPTIONS_INIT, .n_goals = n_goals, .deaf_rank = -1, .dead_rank = -1};
     c->options.step_bytes = 8192; /* less than two bundles */
     random_placement(&rng, &initial);
     assert_ok(BL_CALLOC(c->goals, n_goals, &err));
@@ -251,11 +281,13 @@ static void run_cluster(cluster *c) {
     }
 }
 
-/* All ranks served every step with the same epochs, and end with the same map and all spares. */
+/* All living ranks served every step with the same epochs, and end with the same map and all spares. */
 static void check_cluster(const cluster *c) {
-    const rank *first = &c->ranks[0];
+    const rank *first = &c->ranks[c->dead_rank == 0 ? 1 : 0];
     for (int g = 0; g < RANKS; g++) {
         const rank *r = &c->ranks[g];
+        if (g == c->dead_rank)
+            continue;
         assert_true(r->n_steps == first->n_steps);
         assert_memory_equal(r->epochs, first->epochs, sizeof *r->epochs * (size_t)r->n_steps);
         assert_int_equal(bl_store_spares_free(r->store), SPARES);
@@ -365,6 +397,29 @@ static void test_a_rank_that_never_polls(void **state) {
     close_cluster(&c);
 }
 
+/* Ranks that die at every point of a move: the survivors serve on, together, and say why it ended. */
+static void test_a_rank_dies(void **state) {
+    (void)state;
+    static cluster c;
+    int aborted = 0;
+    for (int after = 2; after < 60; after += 3) {
+        open_cluster(&c, 13, 1);
+        c.dead_rank = after % 2 == 0 ? 0 : 3;
+        c.dies_after = after;
+        run_cluster(&c);
+        check_cluster(&c);
+        const bl_agent_status *s = &c.ranks[1].status;
+        assert_false(s->busy);
+        assert_string_equal(s->state, "stable");
+        aborted += s->outcome == BL_TX_ABORTED;
+        if (s->outcome == BL_TX_ABORTED)
+            bl_test_has(s->reason, c.dead_rank == 0 ? "rank 0, which led the move, was lost"
+                                                    : "rank 3 was lost");
+        close_cluster(&c);
+    }
+    assert_in_range(aborted, 5, 20);
+}
+
 static void test_refusals(void **state) {
     (void)state;
     static cluster c;
@@ -401,6 +456,7 @@ int main(void) {
         cmocka_unit_test(test_damage_is_caught_and_the_old_placement_serves),
         cmocka_unit_test(test_the_operator_aborts),
         cmocka_unit_test(test_a_rank_that_never_polls),
+        cmocka_unit_test(test_a_rank_dies),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests_name("agent", tests, NULL, NULL);

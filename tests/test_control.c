@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -244,6 +245,40 @@ static void test_pieces_and_several_requests(void **state) {
     poll_server(2);
 }
 
+/* A long request is read by a thread of its own, also when its client does not wait for it. */
+static void test_long_requests(void **state) {
+    (void)state;
+    enum { PAD = 300000 };
+    char *request = malloc(PAD + 100);
+    assert_non_null(request);
+    strcpy(request, "{\"op\":\"status\",\"pad\":[");
+    size_t n = strlen(request);
+    while (n < PAD)
+        n += (size_t)sprintf(request + n, "0,");
+    strcpy(request + n, "0]}\n");
+    for (int i = 0; i < 6; i++) {
+        const int fd = dial();
+        fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
+        for (size_t at = 0; at < strlen(request); at += 50000) {
+            const size_t left = strlen(request) - at;
+            assert_true(send(fd, request + at, left < 50000 ? left : 50000, MSG_NOSIGNAL) > 0);
+            poll_server(1);
+        }
+        poll_server(2);
+        for (int tries = 0; i % 2 == 0 && tries < 50000; tries++) {
+            struct pollfd one = {.fd = fd, .events = POLLIN};
+            poll_server(1);
+            if (poll(&one, 1, 1) > 0)
+                break;
+        }
+        if (i % 2 == 0)
+            bl_test_has(hear(fd), "\"state\":\"stable\"");
+        close(fd);
+        poll_server(1);
+    }
+    free(request);
+}
+
 static void test_endless_line_is_dropped(void **state) {
     (void)state;
     const size_t piece_bytes = 1 << 20;
@@ -362,6 +397,7 @@ int main(void) {
         TEST(test_dry_run_and_apply),
         TEST(test_malformed_requests),
         TEST(test_pieces_and_several_requests),
+        TEST(test_long_requests),
         TEST(test_endless_line_is_dropped),
         TEST(test_client_that_does_not_read),
         TEST(test_many_clients),
