@@ -64,6 +64,10 @@ static const char *exported(const bl_engine *engine, const bl_plan *plan, const 
     "{\"moe_layer_count\":2,\"layer_list\":[" ASCEND_LAYER(0, "[0,1]", "[2,0]") "," ASCEND_LAYER( \
         1, "[2,0]", "[1,2]") rest "]}"
 
+#define RECORD(rows)                                                                       \
+    "{\"record_type\":\"eplb_initial_mapping\",\"version\":1,\"num_redundant_experts\":1," \
+    "\"num_slots\":4,\"initial_global_assignments\":{" rows "}}"
+
 static void files_are_exact(void **state) {
     (void)state;
     static const struct {
@@ -77,6 +81,7 @@ static void files_are_exact(void **state) {
                  "\"log2phy\":[[[0,3],[1,-1],[2,-1]],[[1,-1],[2,-1],[0,3]]],"
                  "\"logcnt\":[[2,1,1],[1,1,2]]}\n"},
         {"vllm-patched", "[[0,1,2,0],[2,0,1,2]]\n"},
+        {"vllm-offline", RECORD("\"0\":[0,1,2,0],\"1\":[2,0,1,2]") "\n"},
     };
     bl_plan plan = plan_of(LAYERS, 2, WHOLE);
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
@@ -94,6 +99,22 @@ static void files_are_exact(void **state) {
         assert_int_equal(x.max_copies, 2);
         free(text);
     }
+    bl_plan_free(&plan);
+}
+
+/* The engine asks for multi-token-prediction layers too, behind the last decoder layer. */
+static void the_start_layout_stands_for_layers_not_planned(void **state) {
+    (void)state;
+    bl_error err;
+    bl_export x;
+    char *text;
+    size_t bytes;
+    bl_plan plan = plan_of(LAYERS, 2, WHOLE);
+    plan.model.n_mtp_layers = 2;
+    const char *path = exported(&bl_engine_trtllm, &plan, "mtp.yaml", &x);
+    assert_ok(bl_read_file(path, 4096, &text, &bytes, &err));
+    bl_test_has(text, "  2: [2, 0, 1, 2]\n  3: [0, 1, 2, 0]\n  4: [0, 1, 2, 0]\nlayer_updates");
+    free(text);
     bl_plan_free(&plan);
 }
 
@@ -220,6 +241,8 @@ static void starts_are_told(void **state) {
          "row 0 is decoder layer 1, the last of 2 rows layer 2"},
         {"vllm-patched", "needs a patched vLLM, with pull request #49572",
          "{\"num_redundant_experts\": 1, \"initial_expert_map_path\": \"F\"}"},
+        {"vllm-offline", "needs a patched vLLM, with pull request #41141",
+         "\"initial_mapping_path\": \"F\", \"disable_online_rebalancing\": true}"},
     };
     bl_plan plan = plan_of(LAYERS, 2, WHOLE);
     plan.model.n_mtp_layers = 1;
@@ -228,7 +251,9 @@ static void starts_are_told(void **state) {
         char *text = told(engine, &plan);
         bl_test_has(text, cases[c].part);
         bl_test_has(text, cases[c].other);
-        bl_test_has(text, "the 1 multi-token-prediction layers");
+        bl_test_has(text, "the 1 multi-token-prediction layers of the model are not planned");
+        bl_test_has(text, strcmp(cases[c].engine, "trtllm") == 0 ? "an engine starts with"
+                                                                 : "no rows for them");
         /* Only where the rules differ. */
         assert_int_equal(strstr(text, "was made for the rule") != NULL,
                          engine->rule != BL_RULE_EVEN);
@@ -421,6 +446,7 @@ static void other_forms_are_read(void **state) {
         ASCEND_FILE(
             "," ASCEND_LAYER(2, "[0,1]", "[2,0]")), /* the third is multi-token prediction */
         "{\"phy2log\":[[0,1,2,0],[2,0,1,2]]}",
+        ROWS("1: [0,1,2,0], 2: [2,0,1,2], 3: [0,1,2,0]"), /* so is the last */
     };
     bl_plan plan = plan_of(LAYERS, 2, WHOLE);
     plan.model.n_mtp_layers = 1;
@@ -598,6 +624,22 @@ static void refuse_array(const char *descr, const size_t *shape, int n_dims, con
     bl_plan_free(&plan);
 }
 
+static void hostile_records_are_refused(void **state) {
+    (void)state;
+    static const hostile cases[] = {
+        {"{\"record_type\":\"eplb_load_stats\"}", BL_ERR_PARSE, "a placement is"},
+        {"{\"record_type\":\"eplb_initial_mapping\",\"version\":2}", BL_ERR_VERSION, "version 2"},
+        {RECORD("\"0\":[0,1,2,0]"), BL_ERR_SHAPE, "1 layers, but toy has 2"},
+        {RECORD("\"1\":[0,1,2,0],\"2\":[2,0,1,2]"), BL_ERR_SHAPE, "the row has 0 slots"},
+        {RECORD("\"0\":[0,1,2],\"1\":[2,0,1,2]"), BL_ERR_SHAPE, "has 3 slots"},
+        {RECORD("\"0\":[0,1,2,0],\"1\":[2,0,1,2]},\"x\":{"), BL_ERR_PARSE, "\"x\" does not belong"},
+        {"{\"record_type\":\"eplb_initial_mapping\",\"version\":1,\"num_redundant_experts\":2,"
+         "\"num_slots\":4,\"initial_global_assignments\":{}}",
+         BL_ERR_SHAPE, "4 slots with 2 redundant ones are not for the 3 experts"},
+    };
+    refuse_all(cases, sizeof cases / sizeof cases[0]);
+}
+
 static void hostile_arrays_are_refused(void **state) {
     (void)state;
     static const int32_t two[12] = {1, 1, 0, 1, 0, 1, 1, 0, 1, 0, 2, 1};
@@ -624,6 +666,7 @@ static void hostile_arrays_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(files_are_exact),
+        cmocka_unit_test(the_start_layout_stands_for_layers_not_planned),
         cmocka_unit_test(arrays_are_exact),
         cmocka_unit_test(what_no_engine_can_hold_is_refused),
         cmocka_unit_test(layers_are_those_of_the_model),
@@ -640,6 +683,7 @@ int main(void) {
         cmocka_unit_test(hostile_configurations_are_refused),
         cmocka_unit_test(hostile_expert_maps_are_refused),
         cmocka_unit_test(what_fits_two_or_none_is_refused),
+        cmocka_unit_test(hostile_records_are_refused),
         cmocka_unit_test(hostile_arrays_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -97,10 +97,10 @@ void bl_export_tell(const bl_engine *engine, const bl_export *x, const char *pat
                 "another balance than the plan's\n",
                 bl_rule_names[plan->rule], engine->title, bl_rule_names[engine->rule]);
     if (plan->model.n_mtp_layers > 0)
-        fprintf(out,
-                "the %d multi-token-prediction layers of the model are not in the plan, nor in "
-                "this file\n",
-                plan->model.n_mtp_layers);
+        fprintf(out, "the %d multi-token-prediction layers of the model are not planned: %s\n",
+                plan->model.n_mtp_layers,
+                engine->mtp_rows ? "the file gives them the layout an engine starts with"
+                                 : "the file has no rows for them");
 }
 
 json_t *bl_export_row(const bl_layer_placement *layer, int first, int end) {

@@ -13,12 +13,14 @@
  *     omni          .npy 0/1 [ranks, MoE layers, experts]  MoE layers in order      fixed
  *     eplb          phy2log, log2phy, logcnt; or .npy      MoE layers in order      even
  *     vllm-patched  [[P], ...]                             MoE layers in order      even
+ *     vllm-offline  {"record_type": .., ..}, one line      MoE layers, from "0"     even
  *
  * To add one: a file beside this one that defines `const bl_engine bl_engine_<id>`, and a row in
  * BL_ENGINES.
  *
- * No file tells anything of multi-token-prediction layers, which are not planned; none names its
- * model or, but for two, its ranks: they are the ones given.
+ * Multi-token-prediction layers are not planned: a file has no rows for them or, where the engine
+ * asks for some, the layout it would start with. No file names its model and, but for two, its ranks:
+ * they are the ones given.
  */
 #ifndef BL_PLANNER_ENGINES_ENGINE_H
 #define BL_PLANNER_ENGINES_ENGINE_H
@@ -29,13 +31,14 @@
 #include <stdio.h>
 
 /* id in C, name on the command line */
-#define BL_ENGINES(X)             \
-    X(sglang, "sglang")           \
-    X(trtllm, "trtllm")           \
-    X(vllm_ascend, "vllm-ascend") \
-    X(omni, "omni")               \
-    X(eplb, "eplb")               \
-    X(vllm_patched, "vllm-patched")
+#define BL_ENGINES(X)               \
+    X(sglang, "sglang")             \
+    X(trtllm, "trtllm")             \
+    X(vllm_ascend, "vllm-ascend")   \
+    X(omni, "omni")                 \
+    X(eplb, "eplb")                 \
+    X(vllm_patched, "vllm-patched") \
+    X(vllm_offline, "vllm-offline")
 
 /* A plan that was found fit for any engine. */
 typedef struct bl_export {
@@ -59,6 +62,7 @@ typedef struct bl_engine {
     const char *title; /* "TensorRT-LLM" */
     bl_rule rule;      /* how it chooses among the copies of an expert */
     bool no_twins;     /* it refuses a rank that holds an expert twice */
+    bool mtp_rows;     /* its file has rows for layers of multi-token prediction */
 
     /* Write the file, atomically ("-": standard output). */
     bl_status (*write)(const bl_export *x, const char *path, bl_error *err);

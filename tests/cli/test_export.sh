@@ -43,6 +43,7 @@ vllm-ascend ascend.json on 4 expert-parallel ranks with: --enable-expert-paralle
 omni pattern.npy pattern_path: pattern.npy in its placement configuration, which must allow 3 experts per rank
 eplb tables.json tables.json holds phy2log, log2phy, logcnt for num_replicas 12, num_gpus 4; row 0 is decoder layer 1
 eplb phy2log.npy phy2log.npy holds phy2log for num_replicas 12
+vllm-offline record.jsonl it needs a patched vLLM, with pull request #41141
 vllm-patched rows.json it needs a patched vLLM, with pull request #49572
 END
 
