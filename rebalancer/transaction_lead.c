@@ -209,6 +209,13 @@ void bl_tx_lead_message(bl_transaction *tx, const bl_tx_message *m, uint64_t now
 
 /* ---- time and loss --------------------------------------------------------------------------- */
 
+static int arrived_in_wave(const bl_transaction *tx) {
+    int n = 0;
+    for (int rank = 0; rank < tx->n_ranks; rank++)
+        n += tx->lead.arrived[rank];
+    return n;
+}
+
 void bl_tx_lead_tick(bl_transaction *tx, uint64_t now, bl_tx_actions *out) {
     static const char *const missed[] = {
         [BL_TX_AGREEING] = "did not answer the plan",
@@ -231,6 +238,9 @@ void bl_tx_lead_tick(bl_transaction *tx, uint64_t now, bl_tx_actions *out) {
         return;
     snprintf(reason, sizeof reason, "rank %d %s before the deadline", first_silent(tx),
              missed[lead->phase]);
+    if (lead->phase == BL_TX_MOVING)
+        snprintf(reason + strlen(reason), sizeof reason - strlen(reason), ": %d of %d verified",
+                 arrived_in_wave(tx), lead->schedule->waves[lead->wave].n_moves);
     lead->deadline = UINT64_MAX;
     bl_tx_lead_abort(tx, reason, out);
     if (lead->phase == BL_TX_RETIRING) /* all serve the new map: nothing is left to wait for */

@@ -53,6 +53,7 @@ struct cluster {
     int dead_rank;  /* dies after so many steps; -1: none */
     int dies_after;
     int damaged_piece; /* this piece on channel MOVE is damaged; 0: none, -1: all */
+    bool drops;        /* nothing on channel MOVE arrives */
     int n_pieces;
     bl_tx_outcome outcome;
     char reason[BL_TX_REASON];
@@ -77,6 +78,8 @@ static bl_status damaging_send(bl_transport *transport, int peer, bl_channel cha
     static unsigned char copy[1 << 20];
     if (channel != BL_CHANNEL_MOVE)
         return true_ops->send(transport, peer, channel, mark, data, bytes, err);
+    if (damaged_cluster->drops)
+        return BL_OK;
     pthread_mutex_lock(&damage_lock);
     const int n = ++damaged_cluster->n_pieces, which = damaged_cluster->damaged_piece;
     memcpy(copy, data, bytes);
@@ -368,6 +371,21 @@ static void test_damage_is_caught_and_the_old_placement_serves(void **state) {
     close_cluster(&c);
 }
 
+/* A transport that loses everything and says nothing: a failure by the deadline, never a success. */
+static void test_a_transport_that_drops_everything(void **state) {
+    (void)state;
+    static cluster c;
+    open_cluster(&c, 14, 1);
+    c.drops = true;
+    c.options.transaction.copy_ns = 100000000;
+    damage_transports(&c);
+    run_cluster(&c);
+    check_cluster(&c);
+    assert_int_equal(c.outcome, BL_TX_ABORTED);
+    bl_test_has(c.reason, "did not verify its experts before the deadline: 0 of ");
+    close_cluster(&c);
+}
+
 static void test_the_operator_aborts(void **state) {
     (void)state;
     static cluster c;
@@ -454,6 +472,7 @@ int main(void) {
         cmocka_unit_test(test_twenty_plans),
         cmocka_unit_test(test_one_damaged_byte_is_repaired),
         cmocka_unit_test(test_damage_is_caught_and_the_old_placement_serves),
+        cmocka_unit_test(test_a_transport_that_drops_everything),
         cmocka_unit_test(test_the_operator_aborts),
         cmocka_unit_test(test_a_rank_that_never_polls),
         cmocka_unit_test(test_a_rank_dies),
