@@ -7,9 +7,10 @@
 #include "core/opt.h"
 
 /* Add a verb here and nowhere else. */
-#define BL_VERBS(X)                                                                                \
-    X(import)                                                                                      \
-    X(synth) X(stat) X(record) X(topo) X(plan) X(replay) X(diff) X(export) X(size) X(run) X(apply) \
+#define BL_VERBS(X)                                                                       \
+    X(import)                                                                             \
+    X(synth)                                                                              \
+    X(stat) X(record) X(topo) X(plan) X(replay) X(diff) X(export) X(size) X(run) X(apply) \
         X(status) X(abort)
 
 #define BL_VERB_DECLARE(name) extern const bl_verb bl_verb_##name;
