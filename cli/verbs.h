@@ -7,11 +7,13 @@
 #include "core/opt.h"
 
 /* Add a verb here and nowhere else. */
-#define BL_VERBS(X)                                                                       \
-    X(import)                                                                             \
-    X(synth)                                                                              \
-    X(stat) X(record) X(topo) X(plan) X(replay) X(diff) X(export) X(size) X(run) X(apply) \
-        X(status) X(abort)
+/* clang-format off */
+#define BL_VERBS(X)                             \
+    X(import) X(synth) X(record) X(stat)        \
+    X(topo) X(size)                             \
+    X(plan) X(replay) X(diff) X(export)         \
+    X(run) X(apply) X(status) X(abort)
+/* clang-format on */
 
 #define BL_VERB_DECLARE(name) extern const bl_verb bl_verb_##name;
 BL_VERBS(BL_VERB_DECLARE)

@@ -73,8 +73,8 @@ typedef struct bl_trace_options {
 
 /* After each step: pushed = kept + dropped. */
 typedef struct bl_trace_counters {
-    uint64_t pushed; /* records offered by bl_trace_push() */
-    uint64_t kept;   /* records of steps that went into the ring */
+    uint64_t pushed;  /* records offered by bl_trace_push() */
+    uint64_t kept;    /* records of steps that went into the ring */
     uint64_t dropped; /* records of steps that found it full */
 } bl_trace_counters;
 

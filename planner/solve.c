@@ -99,7 +99,7 @@ static bl_status search_afresh(const bl_problem *problem, const bl_solve_options
  * one that is not kept is freed. */
 static bl_status take_if_better(const bl_problem *problem, bl_layer_placement *other, double gain,
                                 bl_layer_placement *placement, bool *taken, bl_error *err) {
-    bl_score theirs, ours;
+    bl_score theirs = {0}, ours = {0};
     bl_status st = bl_evaluate(problem, other, &theirs, err);
     if (st >= 0)
         st = bl_evaluate(problem, placement, &ours, err);
