@@ -15,9 +15,10 @@ for program in "$@"; do
     log=$logs/$name.log
     timeout "${TEST_TIMEOUT:-900}" "$program" >"$log" 2>&1 </dev/null
     rc=$?
-    skip=$(grep -c '^ok .*# SKIP' "$log")
-    good=$(($(grep -c '^ok ' "$log") - skip))
-    bad=$(grep -c '^not ok ' "$log")
+    # cmocka reports a skipped test as "not ok 3 # SKIP name".
+    skip=$(grep -cE '^(not )?ok .*# SKIP' "$log")
+    good=$(grep '^ok ' "$log" | grep -vc '# SKIP')
+    bad=$(grep '^not ok ' "$log" | grep -vc '# SKIP')
     if [ $rc -eq 77 ] && [ "$bad" -eq 0 ]; then
         skip=$((skip + 1))
     elif [ $rc -ne 0 ] && [ "$bad" -eq 0 ]; then
@@ -26,10 +27,10 @@ for program in "$@"; do
         bad=1
     fi
     printf '%-32s %4d passed %3d failed %3d skipped\n' "$name" "$good" "$bad" "$skip"
-    grep '# SKIP' "$log" | sed 's/^ok [0-9]* -* */    skipped: /; s/# SKIP//'
+    grep '# SKIP' "$log" | sed -E 's/^(not )?ok [0-9]* *-* */    skipped: /; s/ *# SKIP */ /'
     if [ "$bad" -gt 0 ]; then
         echo "---- $name (exit $rc), from $log:"
-        grep -A12 '^not ok' "$log" | head -60
+        grep -v '# SKIP' "$log" | grep -A12 '^not ok' | head -60
         tail -25 "$log"
         echo "----"
     fi
