@@ -548,9 +548,46 @@ static void tensors_keep_their_strides(void **state) {
         assert_true(bl_torch_parse(prefix, cut, "cut.pt", &torch, NULL) < 0);
         free(prefix);
     }
+    file[n - 22 - 46 - 8 + 16] = 1; /* another CRC-32 than the storage has */
+    assert_fails(bl_torch_parse(file, n, "made.pt", &torch, &err), BL_ERR_CHECKSUM,
+                 "its entry data/0 is damaged");
     file[n - 22 - 2 * 46 - 18 + 10] = 8; /* deflated */
     assert_fails(bl_torch_parse(file, n, "made.pt", &torch, &err), BL_ERR_UNSUPPORTED,
                  "compressed");
+}
+
+/* A recording lists ids and positions of all its tokens: two million numbers, in batches as picklers
+ * write them. */
+static void long_lists_are_read(void **state) {
+    (void)state;
+    enum { BATCHES = 2000, BATCH = 1000, BYTES = BATCHES * (2 * BATCH + 2) + 4 };
+    bl_error err;
+    bl_torch *torch;
+    unsigned char *pickle = malloc(BYTES), *file = malloc(BYTES + 1024), *at = pickle;
+    assert_true(pickle != NULL && file != NULL);
+    memcpy(at, "\x80\2]", 3);
+    at += 3;
+    for (int b = 0; b < BATCHES; b++) {
+        *at++ = '(';
+        for (int i = 0; i < BATCH; i++) {
+            *at++ = 'K';
+            *at++ = (unsigned char)(b + i);
+        }
+        *at++ = 'e';
+    }
+    *at++ = '.';
+    const char *const names[] = {"x/data.pkl"};
+    const unsigned char *const data[] = {pickle};
+    const size_t sizes[] = {(size_t)(at - pickle)};
+    const size_t n = bl_test_zip(file, names, data, sizes, 1);
+    assert_ok(bl_torch_parse(file, n, "long.pt", &torch, &err));
+    const bl_torch_value *root = bl_torch_root(torch);
+    assert_int_equal(root->n, BATCHES * BATCH);
+    for (size_t i = 0; i < root->n; i++)
+        assert_true(root->items[i]->integer == (int64_t)((i / BATCH + i % BATCH) & 255));
+    bl_torch_free(torch);
+    free(pickle);
+    free(file);
 }
 
 int main(void) {
@@ -570,6 +607,7 @@ int main(void) {
         cmocka_unit_test(sglang_stat_equals_its_source),
         cmocka_unit_test(pickles_run_nothing),
         cmocka_unit_test(tensors_keep_their_strides),
+        cmocka_unit_test(long_lists_are_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 
 #define MAX_FILE_BYTES ((size_t)1 << 33)
-#define MAX_VALUES ((size_t)1 << 20)
+#define MAX_VALUES ((size_t)1 << 25) /* 1 GiB */
 #define MAX_STACK ((size_t)1 << 20)
 
 struct bl_torch {
@@ -333,8 +333,8 @@ static bl_status reduce(bl_torch *t, bl_error *err) {
 /* ---- opcodes --------------------------------------------------------------------------------- */
 
 static bl_status put_memo(bl_torch *t, size_t index, bl_error *err) {
-    if (t->n_stack == 0 || t->stack[t->n_stack - 1] == NULL || index >= MAX_VALUES)
-        return bad(t, "nothing to remember", err);
+    if (t->n_stack == 0 || t->stack[t->n_stack - 1] == NULL || index >= t->n_values)
+        return bad(t, "nothing to remember", err); /* picklers number what they made from 0 */
     if (index >= t->n_memo) {
         const size_t n = index < 512 ? 1024 : index * 2;
         bl_torch_value **memo = bl_calloc(n, sizeof *memo);

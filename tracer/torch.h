@@ -43,14 +43,17 @@ typedef struct bl_torch_tensor {
     const unsigned char *data;        /* first item, perhaps unaligned */
 } bl_torch_tensor;
 
+/* Small, because a recording lists its tokens one by one: millions of values. */
 typedef struct bl_torch_value {
     bl_torch_type type;
-    int64_t integer;               /* INT, BOOL */
-    double real;                   /* REAL */
-    const char *string;            /* STRING, GLOBAL: "module name"; terminated */
-    struct bl_torch_value **items; /* LIST: [n]; DICT: [2 * n] keys and values in turn */
-    size_t n, capacity;
-    bl_torch_tensor *tensor; /* TENSOR; STORAGE: one axis over all of it */
+    union {
+        int64_t integer;               /* INT, BOOL */
+        double real;                   /* REAL */
+        const char *string;            /* STRING, GLOBAL: "module name"; terminated */
+        struct bl_torch_value **items; /* LIST: [n]; DICT: [2 * n] keys and values in turn */
+        bl_torch_tensor *tensor;       /* TENSOR; STORAGE: one axis over all of it */
+    };
+    size_t n, capacity; /* LIST, DICT */
 } bl_torch_value;
 
 typedef struct bl_torch bl_torch;

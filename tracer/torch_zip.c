@@ -115,20 +115,43 @@ static bl_status read_entry(bl_zip *zip, uint64_t *at, uint64_t end, bl_error *e
     const bool stored = bl_get_u16(c + 10) == 0 && (bl_get_u16(c + 8) & 1u) == 0;
     if (!inside(zip, data, stored_bytes) || (stored && size != stored_bytes))
         return broken(zip, *at, "an entry whose data is not in the file", err);
-    zip->entries[zip->n++] = (bl_zip_entry){.name = (const char *)c + CENTRAL_BYTES,
-                                            .name_bytes = name_bytes,
+    *at += total;
+    const char *name = (const char *)c + CENTRAL_BYTES, *slash = memchr(name, '/', name_bytes);
+    if (slash == NULL)
+        return BL_OK; /* nothing of torch's */
+    zip->entries[zip->n++] = (bl_zip_entry){.name = slash + 1,
+                                            .name_bytes = name_bytes - (size_t)(slash + 1 - name),
                                             .data = zip->file + data,
                                             .bytes = (size_t)stored_bytes,
                                             .crc = bl_get_u32(c + 16),
                                             .stored = stored};
-    *at += total;
     return BL_OK;
+}
+
+static int by_name(const void *a, const void *b) {
+    const bl_zip_entry *x = a, *y = b;
+    const size_t n = x->name_bytes < y->name_bytes ? x->name_bytes : y->name_bytes;
+    const int order = memcmp(x->name, y->name, n);
+    if (order != 0 || x->name_bytes == y->name_bytes)
+        return order;
+    return x->name_bytes < y->name_bytes ? -1 : 1;
+}
+
+/* CRC-32 (IEEE 802.3, reflected), a byte at a time. */
+static void fill_crc_table(bl_zip *zip) {
+    for (uint32_t i = 0; i < 256; i++) {
+        uint32_t crc = i;
+        for (int bit = 0; bit < 8; bit++)
+            crc = crc >> 1 ^ (crc & 1 ? 0xedb88320u : 0);
+        zip->crc_of_byte[i] = crc;
+    }
 }
 
 bl_status bl_zip_open(const void *file, size_t bytes, const char *path, bl_zip *out,
                       bl_error *err) {
     bl_zip zip = {.file = file, .file_bytes = bytes, .path = path};
     directory dir = {0};
+    fill_crc_table(&zip);
     BL_TRY(find_directory(&zip, &dir, err));
     BL_TRY(BL_CALLOC(zip.entries, dir.n, err));
     uint64_t at = dir.offset;
@@ -139,6 +162,8 @@ bl_status bl_zip_open(const void *file, size_t bytes, const char *path, bl_zip *
             return st;
         }
     }
+    if (zip.n > 0)
+        qsort(zip.entries, zip.n, sizeof *zip.entries, by_name);
     *out = zip;
     return BL_OK;
 }
@@ -148,43 +173,28 @@ void bl_zip_free(bl_zip *zip) {
     *zip = (bl_zip){0};
 }
 
-/* CRC-32 (IEEE 802.3, reflected), four bits at a time. */
-static uint32_t crc32_of(const unsigned char *data, size_t bytes) {
-    uint32_t table[16];
-    for (uint32_t i = 0; i < 16; i++) {
-        table[i] = i;
-        for (int bit = 0; bit < 4; bit++)
-            table[i] = table[i] >> 1 ^ (table[i] & 1 ? 0xedb88320u : 0);
-    }
+static uint32_t crc32_of(const bl_zip *zip, const unsigned char *data, size_t bytes) {
     uint32_t crc = 0xffffffffu;
-    for (size_t i = 0; i < bytes; i++) {
-        crc ^= data[i];
-        crc = crc >> 4 ^ table[crc & 15];
-        crc = crc >> 4 ^ table[crc & 15];
-    }
+    for (size_t i = 0; i < bytes; i++)
+        crc = crc >> 8 ^ zip->crc_of_byte[(crc ^ data[i]) & 255];
     return ~crc;
 }
 
-bl_status bl_zip_find(const bl_zip *zip, const char *name, const bl_zip_entry **entry_p,
-                      bl_error *err) {
-    const size_t name_bytes = strlen(name);
+bl_status bl_zip_find(bl_zip *zip, const char *name, const bl_zip_entry **entry_p, bl_error *err) {
+    const bl_zip_entry key = {.name = name, .name_bytes = strlen(name)};
     *entry_p = NULL;
-    for (size_t i = 0; i < zip->n; i++) {
-        const bl_zip_entry *entry = &zip->entries[i];
-        const char *slash = memchr(entry->name, '/', entry->name_bytes);
-        if (slash == NULL)
-            continue;
-        const size_t stem = (size_t)(slash + 1 - entry->name);
-        if (entry->name_bytes - stem != name_bytes || memcmp(slash + 1, name, name_bytes) != 0)
-            continue;
-        if (!entry->stored)
-            return bl_fail_at(err, BL_ERR_UNSUPPORTED, bl_at(zip->path),
-                              "its entry %s is compressed, which torch.save never does", name);
-        if (entry->crc != 0 && crc32_of(entry->data, entry->bytes) != entry->crc)
-            return bl_fail_at(err, BL_ERR_CHECKSUM, bl_at(zip->path), "its entry %s is damaged",
-                              name);
-        *entry_p = entry;
+    if (zip->n == 0)
         return BL_OK;
-    }
+    bl_zip_entry *entry = bsearch(&key, zip->entries, zip->n, sizeof key, by_name);
+    if (entry == NULL)
+        return BL_OK;
+    if (!entry->stored)
+        return bl_fail_at(err, BL_ERR_UNSUPPORTED, bl_at(zip->path),
+                          "its entry %s is compressed, which torch.save never does", name);
+    if (!entry->checked && entry->crc != 0 &&
+        crc32_of(zip, entry->data, entry->bytes) != entry->crc)
+        return bl_fail_at(err, BL_ERR_CHECKSUM, bl_at(zip->path), "its entry %s is damaged", name);
+    entry->checked = true;
+    *entry_p = entry;
     return BL_OK;
 }

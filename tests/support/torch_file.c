@@ -6,6 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+static void put_u32_at(unsigned char *at, size_t value) {
+    for (int b = 0; b < 4; b++)
+        at[b] = (unsigned char)(value >> 8 * b);
+}
+
 size_t bl_test_zip(unsigned char *out, const char *const *names, const unsigned char *const *data,
                    const size_t *sizes, size_t n) {
     size_t at = 0, offsets[BL_TEST_PT_STORAGES + 1], start;
@@ -24,12 +29,9 @@ size_t bl_test_zip(unsigned char *out, const char *const *names, const unsigned 
         const size_t length = strlen(names[i]);
         memset(out + at, 0, 46);
         memcpy(out + at, "PK\1\2", 4);
-        for (int b = 0; b < 2; b++) {
-            out[at + 20 + (size_t)b] = out[at + 24 + (size_t)b] =
-                (unsigned char)(sizes[i] >> 8 * b);
-        }
-        for (int b = 0; b < 4; b++)
-            out[at + 42 + (size_t)b] = (unsigned char)(offsets[i] >> 8 * b);
+        put_u32_at(out + at + 20, sizes[i]);
+        put_u32_at(out + at + 24, sizes[i]);
+        put_u32_at(out + at + 42, offsets[i]);
         out[at + 28] = (unsigned char)length;
         memcpy(out + at + 46, names[i], length);
         at += 46 + length;
@@ -37,11 +39,8 @@ size_t bl_test_zip(unsigned char *out, const char *const *names, const unsigned 
     memset(out + at, 0, 22);
     memcpy(out + at, "PK\5\6", 4);
     out[at + 8] = out[at + 10] = (unsigned char)n;
-    for (int b = 0; b < 2; b++) {
-        out[at + 12 + (size_t)b] = (unsigned char)((at - start) >> 8 * b);
-    }
-    for (int b = 0; b < 4; b++)
-        out[at + 16 + (size_t)b] = (unsigned char)(start >> 8 * b);
+    put_u32_at(out + at + 12, at - start);
+    put_u32_at(out + at + 16, start);
     return at + 22;
 }
 

@@ -25,7 +25,7 @@ typedef struct bl_test_pt {
 } bl_test_pt;
 
 /* A zip of stored entries without checksums into `out`; returns its size. At most
- * BL_TEST_PT_STORAGES + 1 entries of less than 64 KiB. */
+ * BL_TEST_PT_STORAGES + 1 entries. */
 size_t bl_test_zip(unsigned char *out, const char *const *names, const unsigned char *const *data,
                    const size_t *sizes, size_t n);
 
