@@ -145,7 +145,8 @@ const bl_verb bl_verb_import = {
         "is comes from the file, the model or --layers, and is never guessed. Dumps of "
         "single tokens (topk-npy, topk-csv) and replies (sglang-reply, vllm-reply) have no steps: "
         "--compose makes them, and without it all tokens are one step; both are labelled "
-        "as composed.",
+        "as composed. Replies also hold routes of tokens from a cached prefix, for which no expert "
+        "ran: they overstate load.",
     .options = OPTIONS,
     .options_bytes = sizeof(import_options),
     .set_defaults = set_defaults,
