@@ -22,6 +22,9 @@
  * makes: temperatures go with 1 / slots. Tuned on 28 shards of GLM-5.2, scored on 28 others. */
 #define HOTTEST_PER_SLOT 1.0
 #define COLDEST_PER_SLOT 0.03
+/* From a current placement: hotter, every copy is moved before its price is felt. */
+#define HOTTEST_PRICED_PER_SLOT 0.01
+#define COLDEST_PRICED_PER_SLOT 0.002
 
 /* A few random changes, the first at the busiest rank. */
 static bl_status kick(bl_state *state, bl_rng *rng, bl_change_log *log, bl_error *err) {
@@ -81,11 +84,14 @@ static bl_status search_several(bl_state *state, const bl_search_options *option
         proposals = options->iterations;
     else if (proposals < LEAST_DEFAULT_PROPOSALS)
         proposals = LEAST_DEFAULT_PROPOSALS;
+    const bool priced = state->move_price > 0.0;
+    const double hottest = priced ? HOTTEST_PRICED_PER_SLOT : HOTTEST_PER_SLOT;
+    const double coldest = priced ? COLDEST_PRICED_PER_SLOT : COLDEST_PER_SLOT;
     const bl_anneal_options anneal = {.proposals = proposals,
                                       .time_s = options->time_s,
                                       .target = target,
-                                      .hottest = HOTTEST_PER_SLOT / state->n_slots,
-                                      .coldest = COLDEST_PER_SLOT / state->n_slots};
+                                      .hottest = hottest / state->n_slots,
+                                      .coldest = coldest / state->n_slots};
     return bl_anneal(state, &anneal, rng, err);
 }
 

@@ -95,59 +95,59 @@ static bl_status search_afresh(const bl_problem *problem, const bl_solve_options
     return st;
 }
 
-/* `other` takes the place of `placement` when its score is lower by more than `gain`, as a part. The
- * one that is not kept is freed. */
-static bl_status take_if_better(const bl_problem *problem, bl_layer_placement *other, double gain,
-                                bl_layer_placement *placement, bool *taken, bl_error *err) {
-    bl_score theirs = {0}, ours = {0};
-    bl_status st = bl_evaluate(problem, other, &theirs, err);
-    if (st >= 0)
-        st = bl_evaluate(problem, placement, &ours, err);
-    *taken = st >= 0 && theirs.max_over_mean < ours.max_over_mean * (1.0 - gain);
-    if (*taken) {
-        const bl_layer_placement swap = *placement;
-        *placement = *other;
-        *other = swap;
-    }
-    bl_layer_placement_free(other);
-    return st;
+/* Score and the price of the moves. */
+static bl_status cost_of(const bl_problem *problem, const bl_layer_placement *placement,
+                         double *out, bl_error *err) {
+    bl_score score;
+    BL_TRY(bl_evaluate(problem, placement, &score, err));
+    const int moves = problem->current != NULL ? bl_layer_moves(problem->current, placement) : 0;
+    *out = score.max_over_mean + BL_MOVE_PRICE * moves;
+    return BL_OK;
 }
 
-/* From the placement in force. A fresh start is tried as well where moves are free and it could win
- * by enough to pay for moving nearly everything. */
+/* A fresh start, where it could win by enough to pay for moving nearly everything. */
+static bl_status try_afresh(const bl_problem *problem, const bl_solve_options *options,
+                            bl_solution *solution, bl_error *err) {
+    double anchored = 0.0, afresh = 0.0;
+    bl_layer_placement fresh = {0};
+    BL_TRY(cost_of(problem, &solution->placement, &anchored, err));
+    if (anchored <= solution->bound.max_over_mean * (1.0 + problem->min_gain))
+        return BL_OK;
+    const bl_status st = search_afresh(problem, options, solution, &fresh, err);
+    BL_TRY(st);
+    const bl_status scored = cost_of(problem, &fresh, &afresh, err);
+    if (scored == BL_OK && afresh < anchored) {
+        bl_layer_placement_free(&solution->placement);
+        solution->placement = fresh;
+    } else {
+        bl_layer_placement_free(&fresh);
+    }
+    return scored < 0 ? scored : st;
+}
+
+/* From the placement in force, which cannot be a worse start than greedy where moves cost. */
 static bl_status search_anchored(const bl_problem *problem, const bl_solve_options *options,
                                  bl_solution *solution, bl_error *err) {
     bl_layer_placement *placement = &solution->placement;
     BL_TRY(bl_anchor_start(problem, placement, err));
     const bl_status st = search_from(problem, options, solution, placement, err);
-    if (st != BL_OK || problem->max_moves >= 0)
-        return st;
-    bl_score score;
-    BL_TRY(bl_evaluate(problem, placement, &score, err));
-    if (score.max_over_mean * (1.0 - problem->min_gain) <= solution->bound.max_over_mean)
-        return BL_OK;
-    bl_layer_placement fresh;
-    bool taken;
-    const bl_status again = search_afresh(problem, options, solution, &fresh, err);
-    BL_TRY(again);
-    BL_TRY(take_if_better(problem, &fresh, problem->min_gain, placement, &taken, err));
-    return again;
+    return st == BL_OK && problem->max_moves < 0 ? try_afresh(problem, options, solution, err) : st;
 }
 
 /* What is in force stays in force unless the placement found beats it by min_gain. */
 static bl_status keep_or_change(const bl_problem *problem, bl_solution *solution, bl_error *err) {
     bl_layer_placement *placement = &solution->placement;
     if (bl_problem_current_fits(problem)) {
-        bl_layer_placement found = *placement;
-        *placement = (bl_layer_placement){0};
-        const bl_status st = bl_layer_placement_copy(problem->current, placement, err);
-        if (st < 0) {
-            bl_layer_placement_free(&found);
-            return st;
+        bl_score now, next;
+        BL_TRY(bl_evaluate(problem, problem->current, &now, err));
+        BL_TRY(bl_evaluate(problem, placement, &next, err));
+        if (next.max_over_mean >= now.max_over_mean * (1.0 - problem->min_gain)) {
+            bl_layer_placement kept;
+            BL_TRY(bl_layer_placement_copy(problem->current, &kept, err));
+            bl_layer_placement_free(placement);
+            *placement = kept;
+            solution->kept_current = true;
         }
-        bool taken;
-        BL_TRY(take_if_better(problem, &found, problem->min_gain, placement, &taken, err));
-        solution->kept_current = !taken;
     }
     return bl_align_slots(problem, placement, err);
 }

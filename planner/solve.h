@@ -1,5 +1,19 @@
 /*
  * solve.h: from a layer's problem to a placement with a proven bound.
+ *
+ * How a layer is planned (search, auto and exact):
+ *
+ *     no load at all     the current placement, or the contiguous one
+ *     a current one      repaired if it cannot be served, improved from where it is; every move has a
+ *                        price (BL_MOVE_PRICE). Where moves are unlimited and the result is far from
+ *                        the bound, a fresh start is laid over it and wins if it is cheaper, moves
+ *                        included. At the end what was in force stays unless the score falls by more
+ *                        than min_gain.
+ *     none               greedy (pairs.h for two slots per rank), then local search
+ *     small, gap open    GLPK is asked for something better, or the proof that there is nothing
+ *
+ * Every result is scored by evaluate.h, whoever made it. Under BL_RULE_FRACTIONS placements are
+ * searched under the even split and their shares levelled afterwards.
  */
 #ifndef BL_PLANNER_SOLVE_H
 #define BL_PLANNER_SOLVE_H
@@ -7,10 +21,15 @@
 #include "planner/bounds.h"
 #include "planner/evaluate.h"
 
+/* Greedy and contiguous look at no current placement, except for a layer without load. */
 typedef enum bl_algorithm {
-    BL_ALG_AUTO, /* search; exact where the instance is small enough to prove */
+    /* Search; then exact for up to 32 experts and about a thousand binaries. Its tree is limited in
+     * nodes, so that the result does not hang on the machine's speed. */
+    BL_ALG_AUTO,
     BL_ALG_SEARCH,
-    BL_ALG_EXACT,     /* GLPK; needs a program linked with it */
+    /* GLPK until proven or out of time, even split, up to 20000 binaries; needs a program that is
+     * linked with it. */
+    BL_ALG_EXACT,
     BL_ALG_GREEDY,    /* replicate the hottest, pack longest first: what engines do today */
     BL_ALG_CONTIGUOUS /* the placement engines start with */
 } bl_algorithm;
@@ -25,21 +44,26 @@ typedef struct bl_solution {
     double gap;            /* score / bound - 1, >= 0 */
     int moves;             /* copies that must travel from problem->current; 0 without one */
     bool kept_current;     /* the current placement was good enough */
-    bool proven_by_milp;   /* GLPK closed the instance */
+    bool proven_by_milp;   /* GLPK closed what search and bounds had left open */
     bool improved_by_milp; /* GLPK found a better placement than the search */
 } bl_solution;
 
 typedef struct bl_solve_options {
     bl_algorithm algorithm;
     uint64_t seed;
-    int64_t iterations; /* search effort; 0: default. Same seed and effort: same bytes */
-    double time_s;      /* > 0: stop by the clock instead (not reproducible) */
+    /* Search effort: descent steps (one scenario) or proposals (several); 0: default. Same seed and
+     * effort: same bytes. */
+    int64_t iterations;
+    /* > 0: search by the clock instead (not reproducible). Exact: time for the proof, default 60. */
+    double time_s;
 } bl_solve_options;
 
 #define BL_SOLVE_OPTIONS_INIT ((bl_solve_options){BL_ALG_AUTO, 1, 0, 0.0})
 
-/* BL_LIMIT when stopped early: the solution is still valid and re-scored. Free with
- * bl_solution_free(). Thread-safe: one call per thread on its own problem. */
+/* BL_LIMIT when interrupted, or when exact ran out of time before the proof: the solution is valid
+ * and re-scored all the same. Free with bl_solution_free(). Thread-safe: one call per thread on its
+ * own problem. BL_ERR_INFEASIBLE when max_moves is too small to cover every expert, or smaller than
+ * what greedy or contiguous would move. */
 bl_status bl_solve(const bl_problem *problem, const bl_solve_options *options, bl_solution *out,
                    bl_error *err);
 void bl_solution_free(bl_solution *solution); /* safe on a zeroed struct */

@@ -178,6 +178,37 @@ static void test_noise_moves_nothing(void **state) {
     assert_true(greedy_moves > 10 * 150); /* the contrast: greedy starts from nothing every time */
 }
 
+/* The same for several scenarios, with one of them changed a little. */
+static void test_scenarios_unchanged_move_nothing(void **state) {
+    (void)state;
+    static double load[4 * 256];
+    bl_rng rng;
+    bl_rng_seed(&rng, 51);
+    cluster c;
+    for (int s = 0; s < 4; s++) {
+        make_cluster(6, &c);
+        for (int expert = 0; expert < 256; expert++)
+            load[s * 256 + expert] = c.load[expert] * (0.5 + bl_rng_unit(&rng));
+    }
+    c.problem.load = load;
+    c.problem.n_scenarios = 4;
+    bl_solution first, second, greedy;
+    solve(&c.problem, BL_ALG_GREEDY, &greedy);
+    solve(&c.problem, BL_ALG_AUTO, &first);
+    assert_true(first.score.max_over_mean < greedy.score.max_over_mean);
+    c.problem.current = &first.placement;
+    for (int round = 0; round < 2; round++) {
+        solve(&c.problem, BL_ALG_AUTO, &second);
+        assert_int_equal(second.moves, 0);
+        assert_true(second.kept_current);
+        bl_solution_free(&second);
+        for (int expert = 0; expert < 256; expert++)
+            load[256 + expert] *= 1.0 + 0.01 * (2.0 * bl_rng_unit(&rng) - 1.0);
+    }
+    bl_solution_free(&first);
+    bl_solution_free(&greedy);
+}
+
 /* Other traffic: more moves allowed, better score; never one move more than allowed. */
 static void test_move_limit(void **state) {
     (void)state;
@@ -414,6 +445,7 @@ int main(void) {
         cmocka_unit_test(test_idle_layer_stays),
         cmocka_unit_test(test_unchanged_load_moves_nothing),
         cmocka_unit_test(test_noise_moves_nothing),
+        cmocka_unit_test(test_scenarios_unchanged_move_nothing),
         cmocka_unit_test(test_move_limit),
         cmocka_unit_test(test_stayers_keep_their_slots),
         cmocka_unit_test(test_align_relabels),
