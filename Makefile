@@ -60,7 +60,9 @@ deps: ; @scripts/deps.sh
 demo: all ## record, plan and rebalance a small model on four ranks, and show the result
 	@BALLAST=$(BUILD)/ballast scripts/demo.sh
 
-test: all unit ## build and run every test
+test: ## build and run every test
+	@scripts/deps.sh test
+	@$(MAKE) --no-print-directory all unit
 
 unit: $(BUILD)/ballast $(LIBRARIES) $(TESTS) $(REPLAYS) $(TOOLS)
 	@BUILD=$(BUILD) tests/run.sh $(TESTS) $(REPLAYS) $(wildcard tests/cli/test_*.sh)

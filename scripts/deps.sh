@@ -1,6 +1,6 @@
 #!/bin/sh
-# Install what Ballast needs and this machine lacks (Debian and its children). Does nothing, and
-# needs no rights, when everything is there.
+# deps.sh [test]: install what Ballast needs and this machine lacks (Debian and its children); with
+# `test`, also what only its tests need. Does nothing, and needs no rights, when all of it is there.
 set -eu
 
 # header or program : package
@@ -18,6 +18,11 @@ pkg-config:pkg-config
 /usr/include/ucp/api/ucp.h:libucx-dev
 /usr/include/cmocka.h:libcmocka-dev
 '
+
+# What the tests compare with: an independent JSON reader, and NumPy for the examples in Python.
+[ "${1:-}" != test ] || deps="$deps
+python3:python3
+/usr/lib/python3/dist-packages/numpy:python3-numpy"
 
 missing=
 for dep in $deps; do
