@@ -9,8 +9,8 @@
  *     61 rows   all decoder layers       --layers all, or a model with 61 decoder layers
  *     62 rows   all, and the MTP layer   --layers all only
  *     any       what the user lists      --layers 3-60 or --layers 3,4,9
- *     58 rows   3 dense ones come first  --layers dense=3 (row 0 is decoder layer 3; no model
- * needed)
+ *     58 rows   3 dense ones come first  --layers dense=3 (row 0 is decoder layer 3; needs no
+ *                                        model)
  *
  * or a file lists its layer ids itself. Rows of dense layers hold no routing and are left out. So
  * is an MTP layer's row: a draft model is traced as a model of its own.

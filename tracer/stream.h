@@ -4,9 +4,8 @@
  * A path is a .blt file or a directory of them (each host records the ranks it has); a directory is
  * one trace. Physical ids are turned into experts through their own epoch's map. What is wrong but
  * can be lived with is said in the notes: a file cut at its last whole chunk, ranks that are
- * missing
- * ("incomplete: rank 2"), records that were dropped. A step of which a cut file kept only a part is
- * left out.
+ * missing ("incomplete: rank 2"), records that were dropped. A step of which a cut file kept only a
+ * part is left out.
  */
 #ifndef BL_TRACER_STREAM_H
 #define BL_TRACER_STREAM_H
