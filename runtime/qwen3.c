@@ -95,6 +95,19 @@ bl_status bl_qwen3_config_from_json(const json_t *root, const char *file, bl_qwe
 
 /* ---- weights ------------------------------------------------------------------------------- */
 
+enum { N_DENSE_PARTS = 9, N_EXPERT_PARTS = 3 };
+
+static const char *const DENSE_PARTS[N_DENSE_PARTS] = {
+    "input_layernorm",  "post_attention_layernorm", "self_attn.q_proj",
+    "self_attn.k_proj", "self_attn.v_proj",         "self_attn.o_proj",
+    "self_attn.q_norm", "self_attn.k_norm",         "mlp.gate"};
+static const char *const EXPERT_PARTS[N_EXPERT_PARTS] = {"gate_proj", "up_proj", "down_proj"};
+
+static void expert_tensor(int layer, int expert, int part, char *out, size_t bytes) {
+    snprintf(out, bytes, "model.layers.%d.mlp.experts.%d.%s.weight", layer, expert,
+             EXPERT_PARTS[part]);
+}
+
 /* cols 0: a vector of `rows`. */
 static bl_status load(bl_qwen3 *model, const char *name, int rows, int cols, const uint16_t **out,
                       bl_error *err) {
@@ -115,22 +128,18 @@ static bl_status load_layer(bl_qwen3 *model, int layer, bl_error *err) {
     bl_qwen3_layer *to = &model->layers[layer];
     const int q_width = c->n_heads * c->head_dim, kv_width = c->n_kv_heads * c->head_dim;
     const struct {
-        const char *name;
         int rows, cols;
         const uint16_t **out;
-    } parts[] = {{"input_layernorm", c->hidden, 0, &to->input_norm},
-                 {"post_attention_layernorm", c->hidden, 0, &to->post_norm},
-                 {"self_attn.q_proj", q_width, c->hidden, &to->q},
-                 {"self_attn.k_proj", kv_width, c->hidden, &to->k},
-                 {"self_attn.v_proj", kv_width, c->hidden, &to->v},
-                 {"self_attn.o_proj", c->hidden, q_width, &to->o},
-                 {"self_attn.q_norm", c->head_dim, 0, &to->q_norm},
-                 {"self_attn.k_norm", c->head_dim, 0, &to->k_norm},
-                 {"mlp.gate", c->n_experts, c->hidden, &to->router}};
-    for (size_t p = 0; p < sizeof parts / sizeof parts[0]; p++) {
+    } parts[N_DENSE_PARTS] = {/* as DENSE_PARTS */
+                              {c->hidden, 0, &to->input_norm},       {c->hidden, 0, &to->post_norm},
+                              {q_width, c->hidden, &to->q},          {kv_width, c->hidden, &to->k},
+                              {kv_width, c->hidden, &to->v},         {c->hidden, q_width, &to->o},
+                              {c->head_dim, 0, &to->q_norm},         {c->head_dim, 0, &to->k_norm},
+                              {c->n_experts, c->hidden, &to->router}};
+    for (int part = 0; part < N_DENSE_PARTS; part++) {
         char name[128];
-        snprintf(name, sizeof name, "model.layers.%d.%s.weight", layer, parts[p].name);
-        BL_TRY(load(model, name, parts[p].rows, parts[p].cols, parts[p].out, err));
+        snprintf(name, sizeof name, "model.layers.%d.%s.weight", layer, DENSE_PARTS[part]);
+        BL_TRY(load(model, name, parts[part].rows, parts[part].cols, parts[part].out, err));
     }
     return BL_OK;
 }
@@ -144,6 +153,48 @@ static bl_status load_dense(bl_qwen3 *model, bl_error *err) {
         BL_TRY(load(model, "lm_head.weight", c->vocab, c->hidden, &model->head, err));
     for (int layer = 0; layer < c->n_layers; layer++)
         BL_TRY(load_layer(model, layer, err));
+    return BL_OK;
+}
+
+/* A rotary table that old exports carry along, and the copy of a tied head, say nothing new. */
+static bool is_outside_layers(const char *name) {
+    return strcmp(name, "model.embed_tokens.weight") == 0 ||
+           strcmp(name, "model.norm.weight") == 0 || strcmp(name, "lm_head.weight") == 0 ||
+           strstr(name, "rotary_emb.inv_freq") != NULL;
+}
+
+static bool is_of_layer(const bl_qwen3_config *c, const char *name) {
+    char wanted[128];
+    int layer, expert;
+    if (sscanf(name, "model.layers.%9d.", &layer) != 1 || layer < 0 || layer >= c->n_layers)
+        return false;
+    for (int part = 0; part < N_DENSE_PARTS; part++) {
+        snprintf(wanted, sizeof wanted, "model.layers.%d.%s.weight", layer, DENSE_PARTS[part]);
+        if (strcmp(name, wanted) == 0)
+            return true;
+    }
+    if (sscanf(name, "model.layers.%*d.mlp.experts.%9d.", &expert) != 1 || expert < 0 ||
+        expert >= c->n_experts)
+        return false;
+    for (int part = 0; part < N_EXPERT_PARTS; part++) {
+        expert_tensor(layer, expert, part, wanted, sizeof wanted);
+        if (strcmp(name, wanted) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Biases, shared experts, layers behind the config's last: computed without them, every token would
+ * be wrong and nothing would say so. */
+static bl_status refuse_unknown_tensors(const bl_qwen3 *model, const char *path, bl_error *err) {
+    for (size_t i = 0; i < bl_safetensors_count(model->file); i++) {
+        const char *name = bl_safetensors_at(model->file, i)->name;
+        if (!is_outside_layers(name) && !is_of_layer(&model->config, name))
+            return bl_fail_at(err, BL_ERR_MODEL, bl_at(path),
+                              "tensor %.100s has no part in the model that config.json describes; "
+                              "is it the config of another model?",
+                              name);
+    }
     return BL_OK;
 }
 
@@ -163,7 +214,8 @@ static bl_status open_parts(bl_qwen3 *model, const char *dir, bl_error *err) {
     snprintf(path, sizeof path, "%s/model.safetensors", dir);
     BL_TRY(bl_safetensors_open(path, &model->file, err));
     BL_TRY(BL_CALLOC(model->layers, model->config.n_layers, err));
-    return load_dense(model, err);
+    BL_TRY(load_dense(model, err));
+    return refuse_unknown_tensors(model, path, err);
 }
 
 bl_status bl_qwen3_open(const char *dir, bl_qwen3 **out, bl_error *err) {
@@ -216,17 +268,15 @@ size_t bl_qwen3_bundle_bytes(const bl_qwen3_config *config) {
 
 bl_status bl_qwen3_read_expert(const bl_qwen3 *model, int layer, int expert, void *bundle,
                                bl_error *err) {
-    static const char *const PARTS[] = {"gate_proj", "up_proj", "down_proj"};
     const bl_qwen3_config *c = &model->config;
     unsigned char *to = bundle;
-    for (int part = 0; part < 3; part++) {
+    for (int part = 0; part < N_EXPERT_PARTS; part++) {
         const int rows = part < 2 ? c->inner : c->hidden, cols = part < 2 ? c->hidden : c->inner;
         const uint64_t shape[2] = {(uint64_t)rows, (uint64_t)cols};
         char name[128];
-        snprintf(name, sizeof name, "model.layers.%d.mlp.experts.%d.%s.weight", layer, expert,
-                 PARTS[part]);
+        expert_tensor(layer, expert, part, name, sizeof name);
         BL_TRY(bl_safetensors_read(model->file, name, "BF16", shape, 2, to, err));
-        to += bl_qwen3_bundle_bytes(c) / 3;
+        to += bl_qwen3_bundle_bytes(c) / N_EXPERT_PARTS;
     }
     return BL_OK;
 }

@@ -11,7 +11,8 @@
  * experts it serves and no others, and a move ships the checkpoint's own bytes.
  *
  * Supported: every decoder layer MoE, no shared expert, no attention bias, no RoPE scaling, SiLU.
- * Anything else is refused by the name of its key. A model is read-only once opened, but for the
+ * Anything else is refused by the name of its key, and so is a tensor that the config has no place
+ * for, which would be computed without. A model is read-only once opened, but for the
  * file position it does not have: threads may share one.
  */
 #ifndef BL_RUNTIME_QWEN3_H
