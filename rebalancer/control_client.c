@@ -10,9 +10,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #define READ_BYTES ((size_t)64 << 10)
+#define CONNECT_S 10.0
 
 /* ---- addresses ------------------------------------------------------------------------------- */
 
@@ -45,15 +47,26 @@ int bl_control_socket(void) {
 
 /* ---- the operator's side --------------------------------------------------------------------- */
 
+/* Of a server that stands still: neither connecting nor sending waits longer. */
+static void set_send_deadline(int fd, double seconds) {
+    const struct timeval limit = {.tv_sec = (time_t)seconds + 1};
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+}
+
 bl_status bl_control_connect(const char *path, bl_control_client *out, bl_error *err) {
     struct sockaddr_un address;
     BL_TRY(bl_control_address(path, &address, err));
     const int fd = bl_control_socket();
     if (fd < 0)
         return bl_fail(err, BL_ERR_IO, "cannot make a socket: %s", strerror(errno));
+    set_send_deadline(fd, CONNECT_S);
     if (connect(fd, (const struct sockaddr *)&address, sizeof address) != 0) {
         const int why = errno;
         close(fd);
+        if (why == EAGAIN)
+            return bl_fail_at(err, BL_ERR_TIMEOUT, bl_at(path),
+                              "the cluster took no connection for %g s; does it still step?",
+                              CONNECT_S);
         return bl_fail_at(err, BL_ERR_IO, bl_at(path),
                           "no cluster answers there (%s); start one with ballast run --socket PATH",
                           strerror(why));
@@ -73,12 +86,19 @@ static bl_status gone(const bl_control_client *client, bl_error *err) {
     return bl_fail_at(err, BL_ERR_PEER, bl_at(client->path), "the cluster has ended");
 }
 
-static bl_status send_line(const bl_control_client *client, const json_t *request, bl_error *err) {
+static bl_status silent(const bl_control_client *client, double deadline_s, bl_error *err) {
+    return bl_fail_at(err, BL_ERR_TIMEOUT, bl_at(client->path),
+                      "no answer for %g s; does the cluster still step?", deadline_s);
+}
+
+static bl_status send_line(const bl_control_client *client, const json_t *request,
+                           double deadline_s, bl_error *err) {
     char *text = json_dumps(request, JSON_COMPACT);
     if (text == NULL)
         return bl_fail(err, BL_ERR_NOMEM, "out of memory");
     size_t at = 0, bytes = strlen(text);
     text[bytes++] = '\n';
+    set_send_deadline(client->fd, deadline_s);
     while (at < bytes) {
         const ssize_t n = send(client->fd, text + at, bytes - at, MSG_NOSIGNAL);
         if (n < 0 && errno == EINTR)
@@ -87,7 +107,10 @@ static bl_status send_line(const bl_control_client *client, const json_t *reques
             break;
         at += (size_t)n;
     }
+    const bool timed_out = at < bytes && (errno == EAGAIN || errno == EWOULDBLOCK);
     free(text);
+    if (timed_out)
+        return silent(client, deadline_s, err);
     return at == bytes ? BL_OK : gone(client, err);
 }
 
@@ -105,8 +128,7 @@ static bl_status receive_line(const bl_control_client *client, double deadline_s
         if (ready < 0 && errno == EINTR && !bl_interrupted())
             continue;
         if (ready <= 0) {
-            st = bl_fail_at(err, BL_ERR_TIMEOUT, bl_at(client->path),
-                            "no answer for %g s; does the cluster still step?", deadline_s);
+            st = silent(client, deadline_s, err);
             break;
         }
         st = bl_grow(&line, &capacity, used + READ_BYTES, 1, err);
@@ -156,7 +178,9 @@ bl_status bl_control_ask(bl_control_client *client, const json_t *request, doubl
     char *line;
     size_t bytes;
     json_t *answer;
-    const bl_status sent = send_line(client, request, NULL);
+    const bl_status sent = send_line(client, request, deadline_s, NULL);
+    if (sent == BL_ERR_TIMEOUT)
+        return silent(client, deadline_s, err);
     if (sent < 0 && sent != BL_ERR_PEER)
         return bl_fail(err, sent, "%s", bl_status_string(sent));
     BL_TRY(receive_line(client, deadline_s, &line, &bytes, err));

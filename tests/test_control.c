@@ -388,6 +388,24 @@ static void test_last_words(void **state) {
     json_decref(status);
 }
 
+/* A server that stands still: its socket takes some of a long request, then nothing. */
+static void test_server_that_stands_still(void **state) {
+    (void)state;
+    bl_error err;
+    bl_control_client client;
+    json_t *answer, *request = json_pack("{s:s}", "op", "apply");
+    char *pad = calloc(4 << 20, 1);
+    assert_non_null(pad);
+    memset(pad, 'x', (4 << 20) - 1);
+    json_object_set_new(request, "plan", json_string(pad));
+    free(pad);
+    assert_ok(bl_control_connect(f.path, &client, &err));
+    assert_fails(bl_control_ask(&client, request, 0.1, &answer, &err), BL_ERR_TIMEOUT,
+                 "does the cluster still step?");
+    bl_control_disconnect(&client);
+    json_decref(request);
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
@@ -404,6 +422,7 @@ int main(void) {
         TEST(test_socket_is_private_and_single),
         TEST(test_stale_socket_is_replaced),
         TEST(test_last_words),
+        TEST(test_server_that_stands_still),
     };
     return cmocka_run_group_tests_name("control", tests, NULL, NULL);
 }
