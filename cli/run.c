@@ -391,6 +391,8 @@ static bl_status run_processes(bl_run_job *job, bl_run_report *reports, bl_error
     bl_rank_end *ends;
     BL_TRY(BL_CALLOC(ends, job->n_ranks, err));
     bl_status st = bl_launch_ranks(job->n_ranks, process_main, job, &options, ends, err);
+    if (st < 0 && job->socket != NULL) /* rank 0 may have been killed */
+        bl_control_sweep(job->socket);
     for (int g = 0; g < job->n_ranks && st >= 0; g++)
         st = bl_run_report_decode(ends[g].result, ends[g].result_bytes, &reports[g], err);
     bl_rank_ends_free(ends, job->n_ranks);

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #define MAX_PARTS 4
+#define FAREWELL_S 1.0 /* of a rank that has failed */
 
 /* One rank while it runs. */
 typedef struct run_rank {
@@ -185,6 +186,8 @@ bl_status bl_run_rank(const bl_run_job *job, int self, bl_run_connect_fn *connec
         st = connect(user, &rank.transport, err);
     if (st >= 0)
         st = run(&rank, err);
+    if (st < 0 && rank.transport != NULL) /* a peer that stands still takes no leave either */
+        bl_transport_set_deadline(rank.transport, FAREWELL_S);
     bl_run_mover_close(&rank.mover);
     bl_run_tracer_close(&rank.tracer);
     bl_engine_free(rank.engine);

@@ -85,6 +85,12 @@ static bl_status clear_path(const char *path, const struct sockaddr_un *address,
     return BL_OK;
 }
 
+void bl_control_sweep(const char *path) {
+    struct sockaddr_un address;
+    if (bl_control_address(path, &address, NULL) >= 0)
+        clear_path(path, &address, NULL);
+}
+
 /* Between bind and listen nobody can connect, so the mode is right before anybody can. */
 static bl_status listen_at(bl_control *control, const struct sockaddr_un *address, bl_error *err) {
     const char *path = control->path;

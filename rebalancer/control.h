@@ -59,6 +59,9 @@ void bl_control_poll(bl_control *control, bl_agent *agent);
  * be NULL when it never came to life. */
 void bl_control_close(bl_control *control, bl_agent *agent);
 
+/* Remove the socket that a server left at `path` when it was killed; anything else stays. */
+void bl_control_sweep(const char *path);
+
 /* Where program and server meet when nobody names a socket: $BALLAST_SOCKET, else ballast.sock in
  * $XDG_RUNTIME_DIR, else /tmp/ballast-<uid>.sock. */
 void bl_control_default_path(char *out, size_t bytes);

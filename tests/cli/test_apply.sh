@@ -144,4 +144,14 @@ for _ in $(seq 100); do "$ballast" status --socket "$socket" >/dev/null 2>&1 || 
 check "a killed run leaves its socket behind" [ -S "$socket" ]
 check "and the next one takes it over" start --spares 1
 check "it ends well" stop
+lost_server() { # the rank that serves the socket dies, its launcher does not
+    start || return 1
+    local ranks
+    ranks=$(cat /proc/$run_pid/task/*/children)
+    kill -KILL "${ranks%% *}"
+    wait $run_pid
+    [ $? -eq 1 ] && run_pid= && grep -q "rank 0 was ended by signal 9" "$work/run.err" &&
+        [ ! -e "$socket" ]
+}
+check "a run that lost the rank behind the socket removes it" lost_server
 finish
