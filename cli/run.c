@@ -447,19 +447,26 @@ static bl_status write_results(const run_options *o, const bl_run_job *job,
     return BL_LIMIT;
 }
 
-/* Run the ranks, and the recorder beside them. */
+/* How the recorder ended. */
+typedef struct recording {
+    bl_recorder_totals totals;
+    bl_status status;
+    bl_error error;
+} recording;
+
+/* Run the ranks, and the recorder beside them. When it fails while they serve, they serve on, and
+ * `trace` says it. */
 static bl_status run_ranks(const run_options *o, bl_run_job *job, bl_run_report *reports,
-                           bl_recorder_totals *trace, bl_error *err) {
-    bl_error recorder_err = BL_ERROR_INIT;
+                           recording *trace, bl_error *err) {
     if (o->record != NULL)
         BL_TRY(bl_run_recorder_open(o->record, job->n_ranks, &job->recorder, err));
     const bl_status st = o->transport == TRANSPORT_LOCAL ? run_threads(job, reports, err)
                                                          : run_processes(job, reports, err);
-    const bl_status recorded = bl_run_recorder_close(job->recorder, trace, &recorder_err);
+    trace->status = bl_run_recorder_close(job->recorder, &trace->totals, &trace->error);
     job->recorder = NULL;
-    if (recorded < 0 && (st >= 0 || st == BL_ERR_PEER)) { /* ranks saw only that it was gone */
-        *err = recorder_err;
-        return recorded;
+    if (trace->status < 0 && st == BL_ERR_PEER) { /* ranks saw only that it was gone */
+        *err = trace->error;
+        return trace->status;
     }
     return st;
 }
@@ -468,15 +475,20 @@ static bl_status run(void *options, int n_args, char **args, bl_error *err) {
     const run_options *o = options;
     bl_run_job job = {0};
     bl_run_report *reports = NULL;
-    bl_recorder_totals trace = {0};
+    recording trace = {.error = BL_ERROR_INIT};
     (void)n_args, (void)args;
     bl_status st = make_job(o, &job, err);
     if (st >= 0)
         st = BL_CALLOC(reports, job.n_ranks, err);
     if (st >= 0)
         st = run_ranks(o, &job, reports, &trace, err);
-    if (st >= 0)
-        st = write_results(o, &job, reports, &trace, err);
+    const bool lost_trace = st >= 0 && trace.status < 0;
+    if (st >= 0 && !(lost_trace && o->json)) /* of JSON there is one object: the error */
+        st = write_results(o, &job, reports, &trace.totals, err);
+    if (st >= 0 && lost_trace) {
+        *err = trace.error;
+        st = trace.status;
+    }
     for (int g = 0; reports != NULL && g < job.n_ranks; g++)
         bl_run_report_free(&reports[g]);
     free(reports);

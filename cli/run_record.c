@@ -5,6 +5,7 @@
 #include "core/progress.h"
 #include "tracer/ring.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -32,12 +33,37 @@ struct bl_run_recorder {
     bl_recorder_totals totals;
 };
 
+#define RING_DIRECTORY "/dev/shm" /* where POSIX shared memory objects are files on Linux */
+
 /* ---- launcher ------------------------------------------------------------------------------ */
+
+/* Rings of runs whose launcher was killed, and its ranks with it: nobody else would remove them. */
+static void sweep_rings(void) {
+    const char *prefix = &BL_RING_PREFIX[1];
+    const size_t n = strlen(prefix);
+    DIR *dir = opendir(RING_DIRECTORY);
+    if (dir == NULL)
+        return;
+    for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
+        char object[sizeof entry->d_name + 1];
+        long launcher;
+        int rank, end = 0;
+        if (strncmp(entry->d_name, prefix, n) != 0 ||
+            sscanf(entry->d_name + n, "run.%9ld.%9d%n", &launcher, &rank, &end) != 2 ||
+            entry->d_name[n + (size_t)end] != '\0' || launcher <= 0 ||
+            kill((pid_t)launcher, 0) == 0 || errno != ESRCH)
+            continue;
+        snprintf(object, sizeof object, "/%s", entry->d_name);
+        shm_unlink(object);
+    }
+    closedir(dir);
+}
 
 bl_status bl_run_recorder_open(const char *path, int n_ranks, bl_run_recorder **out,
                                bl_error *err) {
     bl_run_recorder *recorder;
     BL_TRY(BL_CALLOC(recorder, 1, err));
+    sweep_rings();
     recorder->n_ranks = n_ranks;
     recorder->error = BL_ERROR_INIT;
     snprintf(recorder->name, sizeof recorder->name, "run.%ld", (long)getpid());

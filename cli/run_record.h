@@ -19,7 +19,7 @@
 
 typedef struct bl_run_recorder bl_run_recorder;
 
-/* Before the ranks are forked or started; no thread runs yet. */
+/* Before the ranks are forked or started; no thread runs yet. Removes rings that killed runs left. */
 bl_status bl_run_recorder_open(const char *path, int n_ranks, bl_run_recorder **out, bl_error *err);
 /* After. What goes wrong is said by close. NULL is fine. */
 void bl_run_recorder_start(bl_run_recorder *recorder);

@@ -145,11 +145,67 @@ check "routing is recorded from threads" recorded local
 check "a trace that cannot be written is an error" fails_with "no-such-dir" \
     run -n 2 --prompts $model/prompts/c.txt --record "$work/no-such-dir/t.blt"
 
+# A disk that fills up while the ranks serve: they do not wait for their recorder.
+in_small_disk() { # COMMAND...: with a disk of 64 KiB at $work/disk
+    unshare -rm sh -c 'mount -t tmpfs -o size=64k none "$0" && exec "$@"' "$work/disk" "$@"
+}
+full_disk() {
+    local job=(--model $model -n 2 --prompts $model/prompts/mixed.txt --repeat 20 --max-tokens 8)
+    in_small_disk "$ballast" run "${job[@]}" --record "$work/disk/full.blt" \
+        >"$work/full.texts" 2>"$work/full.err"
+    [ $? -eq 1 ] && grep -q "full.blt: cannot write" "$work/full.err" &&
+        "$ballast" run "${job[@]}" | cmp -s - "$work/full.texts"
+}
+mkdir "$work/disk"
+if in_small_disk true 2>/dev/null; then
+    check "a full disk costs the trace and nothing else" full_disk
+else
+    skip "a full disk costs the trace and nothing else" "no file systems can be mounted"
+fi
+start_long_run 2
+kill -KILL $launcher
+wait $launcher 2>/dev/null
+leftover() { ls /dev/shm/ballast-trace-run.$launcher.* >/dev/null 2>&1; }
+check "a killed run leaves its rings behind" leftover
+run -n 1 --prompts $model/prompts/c.txt --max-tokens 1 --record "$work/next.blt" >/dev/null
+check "and the next one removes them" eval '! leftover'
+
 # ---- mistakes -------------------------------------------------------------------------------
 
 check "neither prompts nor tokens" fails_with "either --prompts or --tokens" run -n 1
 check "tokens without logits" fails_with "--logits" run -n 1 --tokens $reference/0.tokens.npy
 check "no model" fails_with "config.json" "$ballast" run -n 1 --model /nowhere --prompts x
+other_config() { # EDIT: the checkpoint under an edited config
+    mkdir -p "$work/other"
+    sed "$1" $model/config.json >"$work/other/config.json"
+    ln -sf "$PWD/$model/model.safetensors" "$work/other/model.safetensors"
+    "$ballast" run -n 2 --model "$work/other" --prompts $model/prompts/c.txt --max-tokens 1
+}
+check "a checkpoint with more layers than the config is refused" fails_with \
+    "tensor model.layers.5." other_config 's/"num_hidden_layers": 6/"num_hidden_layers": 5/'
+check "and one with fewer" fails_with \
+    "no tensor model.layers.6." other_config 's/"num_hidden_layers": 6/"num_hidden_layers": 7/'
+added_tensor() { # NAME: the checkpoint with one more tensor, of no bytes
+    local bytes header
+    bytes=$(od -An -tu8 -N8 $model/model.safetensors | tr -d ' ')
+    header="{\"$1\":{\"dtype\":\"BF16\",\"shape\":[0],\"data_offsets\":[0,0]},"
+    header+=$(tail -c +10 $model/model.safetensors | head -c "$((bytes - 1))")
+    mkdir -p "$work/added"
+    cp $model/config.json "$work/added/"
+    {
+        printf "$(printf '%016x\n' ${#header} | fold -w2 | tac | sed 's/^/\\x/' | tr -d '\n')"
+        printf '%s' "$header"
+        tail -c "+$((bytes + 9))" $model/model.safetensors
+    } >"$work/added/model.safetensors"
+    "$ballast" run -n 2 --model "$work/added" --prompts $model/prompts/c.txt --max-tokens 1
+}
+for tensor in model.layers.0.self_attn.q_proj.bias model.layers.3.mlp.shared_expert.up_proj.weight \
+    model.layers.0.mlp.experts.32.up_proj.weight model.layers.00.mlp.gate.weight model.mtp.weight; do
+    check "a tensor that the engine would leave out is refused: $tensor" \
+        fails_with "tensor $tensor has no part" added_tensor $tensor
+done
+check "a rotary table of old exports is not" \
+    eval 'added_tensor model.layers.0.self_attn.rotary_emb.inv_freq >/dev/null'
 check "no prompts file" fails_with "nowhere.txt" run -n 1 --prompts "$work/nowhere.txt"
 printf 'a\n---\n\n---\nb\n' >"$work/empty.txt"
 check "an empty prompt is named by line" fails_with "line 3: prompt 2 is empty" \
