@@ -154,7 +154,8 @@ static bl_status keep_or_change(const bl_problem *problem, bl_solution *solution
 
 /* ---- exact -------------------------------------------------------------------------------- */
 
-/* Small enough that a bounded tree often closes it, in a second at the most. */
+/* Small enough that a bounded tree often closes it, in a second at the most. Every scenario adds
+ * rows to each node's LP and loosens the bound, so binaries count once for each. */
 #define AUTO_EXPERTS 32
 #define AUTO_BINARIES 1000
 #define AUTO_NODES 2000
@@ -170,7 +171,8 @@ static bool is_exact_wanted(const bl_problem *problem, const bl_solve_options *o
         return score > bound * (1.0 + BL_EXACT_GAIN);
     return options->algorithm == BL_ALG_AUTO && problem->rule == BL_RULE_EVEN &&
            bl_milp_solver() != NULL && problem->n_experts <= AUTO_EXPERTS &&
-           bl_exact_size(problem) <= AUTO_BINARIES && score > bound * (1.0 + BL_SEARCH_CLOSE);
+           bl_exact_size(problem) * problem->n_scenarios <= AUTO_BINARIES &&
+           score > bound * (1.0 + BL_SEARCH_CLOSE);
 }
 
 static bl_status check_exact(const bl_problem *problem, bl_error *err) {
