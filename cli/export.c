@@ -2,6 +2,7 @@
  * ballast export: a plan as an engine's own placement file.
  */
 #include "cli/verbs.h"
+#include "core/io.h"
 #include "planner/engines/engine.h"
 
 #include <stdio.h>
@@ -46,6 +47,8 @@ static bl_status run(void *options, int n_args, char **args, bl_error *err) {
     bl_plan plan;
     const bl_engine *engine = bl_engines[o->to];
     bl_export exported;
+    const char *const inputs[] = {args[0], o->model};
+    BL_TRY(bl_check_output(o->output, inputs, 2, err));
     BL_TRY(bl_plan_load(args[0], &plan, err));
     bl_status st = set_model(o, &plan, err);
     if (st >= 0)

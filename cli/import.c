@@ -2,6 +2,7 @@
  * ballast import: other tools' routing data into a trace.
  */
 #include "cli/verbs.h"
+#include "core/io.h"
 #include "core/json.h"
 #include "tracer/import.h"
 
@@ -116,6 +117,8 @@ static bl_status run(void *user, int n_args, char **args, bl_error *err) {
     bl_import_options how = BL_IMPORT_OPTIONS_INIT;
     bl_model model = {0};
     BL_TRY(check_format(options->from, err));
+    BL_TRY(bl_check_output(options->out, &options->model, 1, err));
+    BL_TRY(bl_check_output(options->out, (const char *const *)args, n_args, err));
     if (options->compose != NULL)
         BL_TRY(bl_import_parse_compose(options->compose, &how, err));
     if (options->model != NULL) {

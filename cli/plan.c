@@ -2,6 +2,7 @@
  * ballast plan: from recorded routing to a placement with a proven gap.
  */
 #include "cli/verbs.h"
+#include "core/io.h"
 #include "planner/engines/current.h"
 #include "planner/planning.h"
 #include "tracer/trace.h"
@@ -110,6 +111,21 @@ static bl_status check_options(const plan_options *o, bl_error *err) {
                        "--max-moves counts moves from a placement: name it with --current");
     if (o->json && strcmp(o->output, "-") == 0)
         return bl_fail(err, BL_ERR_USAGE, "-o - and --json would both write to standard output");
+    return BL_OK;
+}
+
+/* A plan may take the place of the plan it starts from; everything else read is kept. */
+static bl_status check_output(const plan_options *o, int n_args, char **args, bl_error *err) {
+    const char *const files[] = {o->model, o->topology};
+    bl_plan current;
+    BL_TRY(bl_check_output(o->output, files, 2, err));
+    BL_TRY(bl_check_output(o->output, o->traces.items, o->traces.n, err));
+    BL_TRY(bl_check_output(o->output, (const char *const *)args, n_args, err));
+    if (bl_check_output(o->output, &o->current, 1, NULL) >= 0)
+        return BL_OK;
+    if (bl_plan_load(o->current, &current, NULL) < 0)
+        return bl_check_output(o->output, &o->current, 1, err);
+    bl_plan_free(&current);
     return BL_OK;
 }
 
@@ -223,6 +239,7 @@ static bl_status open_trace(const plan_options *o, int n_args, char **args, inpu
 static bl_status open_inputs(const plan_options *o, int n_args, char **args, inputs *in,
                              bl_error *err) {
     BL_TRY(check_options(o, err));
+    BL_TRY(check_output(o, n_args, args, err));
     BL_TRY(bl_model_load(o->model, &in->model, err));
     BL_TRY(open_cluster(o, in, err));
     BL_TRY(open_current(o, in, err));

@@ -2,6 +2,7 @@
  * ballast synth: made-up routing, for trying things out and for tests.
  */
 #include "cli/verbs.h"
+#include "core/io.h"
 #include "tracer/synth.h"
 
 #include <stdio.h>
@@ -90,6 +91,7 @@ static bl_status run(void *user, int n_args, char **args, bl_error *err) {
                                   .skew = o->skew,
                                   .phase = (bl_phase)o->phase,
                                   .seed = (uint64_t)o->seed};
+    BL_TRY(bl_check_output(o->out, &o->model, 1, err));
     bl_model model;
     BL_TRY(bl_model_load(o->model, &model, err));
     const bl_status st = bl_synth(&model, &how, o->out, err);

@@ -2,6 +2,7 @@
  * ballast topo: look at topologies, and make them from what other tools print.
  */
 #include "cli/verbs.h"
+#include "core/io.h"
 #include "core/json.h"
 #include "core/mem.h"
 #include "topologies/import.h"
@@ -277,6 +278,8 @@ static bl_status import(const topo_options *options, const char *path, bl_error 
     json_t *root;
     if (options->from < 0 || options->output == NULL)
         return bl_fail(err, BL_ERR_USAGE, "import needs --from FORMAT and -o OUT");
+    const char *const inputs[] = {path, options->base};
+    BL_TRY(bl_check_output(options->output, inputs, 2, err));
     BL_TRY(bl_topology_import_file((bl_topology_format)options->from, path, &how, &root, err));
     bl_status st = bl_json_write(options->output, root, 2, err);
     if (st >= 0)

@@ -127,6 +127,24 @@ void bl_file_discard(bl_file *file) {
     forget(file);
 }
 
+bl_status bl_check_output(const char *output, const char *const *inputs, int n_inputs,
+                          bl_error *err) {
+    struct stat to, from;
+    if (output[0] == '\0')
+        return bl_fail(err, BL_ERR_USAGE, "the name of the file to write is empty");
+    if (strcmp(output, "-") == 0 || stat(output, &to) != 0 || !S_ISREG(to.st_mode))
+        return BL_OK;
+    for (int i = 0; i < n_inputs; i++) {
+        if (inputs[i] == NULL || strcmp(inputs[i], "-") == 0 || stat(inputs[i], &from) != 0)
+            continue;
+        if (from.st_dev == to.st_dev && from.st_ino == to.st_ino)
+            return bl_fail_at(err, BL_ERR_USAGE, bl_at(output),
+                              "is both read and to be written, and would be lost; write to "
+                              "another file");
+    }
+    return BL_OK;
+}
+
 bl_status bl_write_file(const char *path, const void *data, size_t bytes, bl_error *err) {
     bl_file file;
     BL_TRY(bl_file_create(&file, path, err));

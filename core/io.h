@@ -30,6 +30,12 @@ bl_status bl_file_create(bl_file *file, const char *path, bl_error *err);
 bl_status bl_file_commit(bl_file *file, bl_error *err);
 void bl_file_discard(bl_file *file); /* safe after commit or on a zeroed handle */
 
+/* Refuse (BL_ERR_USAGE) an output that is one of the files it is made from, under whatever name:
+ * writing it would destroy what cannot be made again. An empty name is refused too. NULL and "-"
+ * among the inputs are passed over. */
+bl_status bl_check_output(const char *output, const char *const *inputs, int n_inputs,
+                          bl_error *err);
+
 /* Write a whole buffer to `path` by the same rules. */
 bl_status bl_write_file(const char *path, const void *data, size_t bytes, bl_error *err);
 

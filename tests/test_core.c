@@ -296,6 +296,15 @@ static void files_are_whole_or_absent(void **state) {
     assert_fails(bl_write_file("/dev/full", "x", 1, &err), BL_ERR_IO, "No space");
     assert_fails(bl_write_file("/nowhere/at/all", "x", 1, &err), BL_ERR_IO, "cannot create");
     assert_fails(bl_read_file(path, 2, &text, &bytes, &err), BL_ERR_RANGE, "larger than 2");
+    const char *const inputs[] = {NULL, "-", "/nowhere", path};
+    char other[512];
+    const char *name = strrchr(path, '/');
+    snprintf(other, sizeof other, "%.*s/.%s", (int)(name - path), path, name);
+    assert_ok(bl_check_output(path, inputs, 3, &err));
+    assert_ok(bl_check_output("/dev/null", (const char *const[]){"/dev/null"}, 1, &err));
+    assert_fails(bl_check_output(path, inputs, 4, &err), BL_ERR_USAGE, "would be lost");
+    assert_fails(bl_check_output(other, inputs, 4, &err), BL_ERR_USAGE, "would be lost");
+    assert_fails(bl_check_output("", inputs, 4, &err), BL_ERR_USAGE, "is empty");
     assert_fails(bl_read_file("/", 2, &text, &bytes, &err), BL_ERR_IO, "directory");
 }
 
