@@ -12,7 +12,7 @@
  *               "split":{"rule","fractions"?},        fractions mirror slots, sum to 1 per expert
  *               "score":{"max_over_mean","worst"},    of the load planned on
  *               "bound":{"max_over_mean","kind"},"gap"}],
- *    "provenance":{"objective","rule","algorithm","seed","steps","trace","topology",...},
+ *    "provenance":{"objective","rule","algorithm","seed","steps","trace","traces"?,"topology",...},
  *    "digest":"xxh3-128 hex"}
  *
  * Readers ignore keys they do not know, refuse a version they do not know, and check everything
@@ -28,6 +28,10 @@
  * then per layer its id and per rank the number of experts and the experts in ascending order, and
  * under the fractions rule behind each expert its share, printed by "%.12g" and ended by a zero
  * byte.
+ *
+ * provenance.traces is there when several traces were planned on as one: [{"trace":digest,
+ * "steps":[A,B]}], where each stands among the steps that provenance.steps counts. replay knows a
+ * trace again by its own digest, alone or among others.
  *
  * The *epoch* is 0 for a plan made from nothing; a plan made from a current one carries that one's
  * epoch, plus one when it moves anything.

@@ -468,6 +468,17 @@ static json_t *masked_ranks(const run *r) {
     return ranks;
 }
 
+/* Which steps each of several traces has in the whole, so that one of them alone is known again. */
+static json_t *traces_of(const bl_loads *loads) {
+    json_t *traces = json_array();
+    for (int i = 0; i < loads->n_parts; i++) {
+        const bl_loads_part *part = &loads->parts[i];
+        json_array_append_new(traces, json_pack("{s:s, s:[I,I]}", "trace", part->digest, "steps",
+                                                (json_int_t)part->first, (json_int_t)part->end));
+    }
+    return traces;
+}
+
 /* How the plan came about; nothing in it depends on when or where it was made. */
 static json_t *provenance_of(const run *r, const bl_topology *topology,
                              const bl_planning_summary *s) {
@@ -484,6 +495,8 @@ static json_t *provenance_of(const run *r, const bl_topology *topology,
         return NULL;
     json_object_set_new(p, "phase", json_string(o->phase != NULL ? o->phase : "all"));
     json_object_set_new(p, "trace", json_string(r->loads->digest));
+    if (r->loads->n_parts > 1)
+        json_object_set_new(p, "traces", traces_of(r->loads));
     json_object_set_new(p, "composed", json_boolean(r->loads->composed));
     json_object_set_new(p, "complete", json_boolean(r->loads->complete));
     if (topology != NULL) {

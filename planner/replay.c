@@ -81,19 +81,43 @@ static const char *told(const bl_plan *plan, const char *key) {
     return text != NULL ? text : "";
 }
 
-/* Was the plan made from this step of this trace? */
-static bool has_seen(const run *r, const bl_plan *plan, uint64_t step) {
-    const char *trace = told(plan, "trace"), *phase = told(plan, "phase");
-    const char *scored = r->options->phase;
+static bool planned_on(const bl_plan *plan, int64_t step) {
     int64_t first, end;
-    if (trace[0] == '\0' || strcmp(trace, r->loads->digest) != 0)
-        return false;
+    return !bl_plan_steps(plan, &first, &end) || (step >= first && step < end);
+}
+
+/* Did the plan's trace, or one of its several, hold `offset` of the trace with this digest, and was
+ * it planned on? */
+static bool has_seen_part(const bl_plan *plan, const char *digest, int64_t offset) {
+    const json_t *traces = json_object_get(plan->provenance, "traces");
+    if (digest[0] != '\0' && strcmp(told(plan, "trace"), digest) == 0 && planned_on(plan, offset))
+        return true;
+    for (size_t i = 0; i < json_array_size(traces); i++) {
+        const json_t *trace = json_array_get(traces, i);
+        const char *name = json_string_value(json_object_get(trace, "trace"));
+        const json_t *first = json_array_get(json_object_get(trace, "steps"), 0);
+        if (name != NULL && strcmp(name, digest) == 0 &&
+            planned_on(plan, json_integer_value(first) + offset))
+            return true;
+    }
+    return false;
+}
+
+/* Was the plan made from this step of this trace? Steps are told by the file they come from, so that
+ * several traces may be read together, apart or in another order than for the plan. */
+static bool has_seen(const run *r, const bl_plan *plan, uint64_t step) {
+    const char *phase = told(plan, "phase"), *scored = r->options->phase;
     if (scored != NULL && phase[0] != '\0' && strcmp(phase, "all") != 0 &&
         strcmp(phase, scored) != 0)
         return false;
-    if (!bl_plan_steps(plan, &first, &end))
+    if (has_seen_part(plan, r->loads->digest, (int64_t)step))
         return true;
-    return (int64_t)step >= first && (int64_t)step < end;
+    for (int i = 0; i < r->loads->n_parts; i++) {
+        const bl_loads_part *part = &r->loads->parts[i];
+        if (step >= part->first && step < part->end)
+            return has_seen_part(plan, part->digest, (int64_t)(step - part->first));
+    }
+    return false;
 }
 
 static bl_status select_steps(run *r, bl_error *err) {

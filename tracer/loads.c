@@ -91,19 +91,25 @@ static bl_status open_parts(work *w, const char *const *paths, const bl_model *m
     return BL_OK;
 }
 
+/* A trace of one part has that part's digest. */
 static bl_status digest_parts(const work *w, bl_error *err) {
-    bl_digest digest = bl_stream_digest(w->parts[0].stream);
-    if (w->n_parts > 1) {
-        bl_hasher *hasher = bl_hasher_new();
-        if (hasher == NULL)
-            return bl_fail(err, BL_ERR_NOMEM, "out of memory");
-        for (int i = 0; i < w->n_parts; i++) {
-            digest = bl_stream_digest(w->parts[i].stream);
-            bl_hasher_add(hasher, digest.hex, sizeof digest.hex);
-        }
-        digest = bl_hasher_finish(hasher);
+    bl_loads *loads = w->loads;
+    BL_TRY(BL_CALLOC(loads->parts, w->n_parts, err));
+    loads->n_parts = w->n_parts;
+    bl_hasher *hasher = bl_hasher_new();
+    if (hasher == NULL)
+        return bl_fail(err, BL_ERR_NOMEM, "out of memory");
+    bl_digest digest = {""};
+    for (int i = 0; i < w->n_parts; i++) {
+        bl_loads_part *told = &loads->parts[i];
+        digest = bl_stream_digest(w->parts[i].stream);
+        bl_hasher_add(hasher, digest.hex, sizeof digest.hex);
+        memcpy(told->digest, digest.hex, sizeof told->digest);
+        told->first = w->parts[i].first;
+        told->end = w->parts[i].end;
     }
-    memcpy(w->loads->digest, digest.hex, sizeof w->loads->digest);
+    const bl_digest all = bl_hasher_finish(hasher);
+    memcpy(loads->digest, w->n_parts > 1 ? all.hex : digest.hex, sizeof loads->digest);
     return BL_OK;
 }
 
@@ -313,5 +319,6 @@ void bl_loads_free(bl_loads *loads) {
     free(loads->why);
     free(loads->step_id);
     free(loads->count);
+    free(loads->parts);
     *loads = (bl_loads){0};
 }

@@ -20,6 +20,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* One of the paths: its own digest, and which steps of the whole trace are its. */
+typedef struct bl_loads_part {
+    char digest[33];
+    uint64_t first, end;
+} bl_loads_part;
+
 typedef struct bl_loads {
     size_t n_steps;
     int n_layers, n_experts, top_k;
@@ -35,6 +41,8 @@ typedef struct bl_loads {
     bool complete;        /* no cut file and no missing rank */
     char notes[1024];     /* what the user must be told: cut files, "incomplete: rank 2"; or "" */
     char digest[33];      /* of the whole trace, independent of the step filter */
+    int n_parts;          /* paths that were read as one trace */
+    bl_loads_part *parts; /* [n_parts]; owned */
 } bl_loads;
 
 typedef struct bl_loads_options {

@@ -215,6 +215,43 @@ cold() {
 }
 check "the cold expert is copied" cold
 
+# ---- several traces: what a plan has seen is told file by file ----
+left_out() { # N TRACE... -- PLAN: replay leaves N steps out
+    local want=$1 traces=()
+    shift
+    while [ "$1" != -- ]; do
+        traces+=(--trace "$1")
+        shift
+    done
+    b replay "${traces[@]}" --topology hgx-h100 --json "$2" 2>/dev/null >"$work/seen.json"
+    holds "$work/seen.json" "d['steps_left_out'] == $want"
+}
+halves() {
+    python3 - "$work" <<'END'
+import json, os, sys
+os.chdir(sys.argv[1])
+steps = json.load(open("steps.json"))["load"]
+for name, part in ("a", steps[:5]), ("b", steps[5:]):
+    json.dump({"load": part}, open(name + ".json", "w"))
+END
+    for half in a b; do
+        b import --from load-json $half.json --model model.json --layers moe -o $half.blt 2>/dev/null || return 1
+    done
+    toy8() { b plan --model model.json --topology hgx-h100 --slots 16 "$@" 2>/dev/null; }
+    toy8 a.blt -o a.plan.json && toy8 b.blt --steps 0:3 -o b3.plan.json &&
+        toy8 a.blt b.blt --steps 3:8 -o ab.plan.json
+}
+check "a trace in two files" halves
+check "planned on the first, scored on both" left_out 5 a.blt b.blt -- a.plan.json
+check "planned on the second, scored on both" left_out 3 a.blt b.blt -- b3.plan.json
+check "in the other order" left_out 5 b.blt a.blt -- a.plan.json
+check "the same file twice" left_out 10 a.blt a.blt -- a.plan.json
+check "planned on both, scored on both" left_out 5 a.blt b.blt -- ab.plan.json
+check "planned on both, scored in the other order" left_out 5 b.blt a.blt -- ab.plan.json
+check "planned on both, scored on the first" left_out 2 a.blt -- ab.plan.json
+check "planned on both, scored on the second" left_out 3 b.blt -- ab.plan.json
+check "planned on the first, scored on the second" left_out 0 b.blt -- a.plan.json
+
 # ---- real loads, all the way ----
 glm=$(cd "$shared" 2>/dev/null && pwd)
 if [ -r "$glm/routing/glm-5.2/chat.load.json" ]; then
