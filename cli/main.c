@@ -8,7 +8,6 @@
 #include "cli/verbs.h"
 #include "core/json.h"
 #include "core/mem.h"
-#include "core/progress.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -49,10 +48,19 @@ static void print_man(FILE *out) {
     fputs(".SH EXIT STATUS\n0 done, 1 failure, 2 wrong usage.\n", out);
 }
 
-static bool wants_json(const bl_verb *verb, const void *options) {
+/* Asked of the words: the mistake may be one of those before --json. */
+static bool says_json(int argc, char **argv) {
+    for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        if (strcmp(argv[i], "--json") == 0)
+            return true;
+    }
+    return false;
+}
+
+static bool knows_json(const bl_verb *verb) {
     for (const bl_opt *opt = verb->options; opt != NULL && opt->name != NULL; opt++) {
         if (strcmp(opt->name, "json") == 0 && opt->type == BL_OPT_FLAG)
-            return *(const bool *)((const char *)options + opt->offset);
+            return true;
     }
     return false;
 }
@@ -93,18 +101,18 @@ static int run_verb(const bl_verb *verb, int argc, char **argv) {
         verb->set_defaults(options);
     int n_args = 0;
     bool help = false;
+    const bool json = knows_json(verb) && says_json(argc, argv); /* parsing reorders the words */
     bl_status st = bl_opt_parse(verb, options, argc, argv, &n_args, &help, &err);
     int exit_code = 0;
     if (st >= 0 && help) {
         bl_opt_help("ballast", verb, stdout);
     } else if (st >= 0) {
-        bl_interrupts_install();
         st = verb->run(options, n_args, argv, &err);
     }
     if (st < 0) {
         if (err.code >= 0)
             bl_fail(&err, st, "%s", bl_status_string(st));
-        exit_code = report(verb, &err, wants_json(verb, options));
+        exit_code = report(verb, &err, json);
     } else if (fflush(stdout) != 0 || ferror(stdout)) {
         fprintf(stderr, "ballast %s: cannot write to standard output\n", verb->name);
         exit_code = 1;
@@ -113,30 +121,39 @@ static int run_verb(const bl_verb *verb, int argc, char **argv) {
     return exit_code;
 }
 
-static int unknown_verb(const char *name) {
+/* Print a page; a full disk is a failure like any other. */
+static int print_page(void (*print)(FILE *)) {
+    print(stdout);
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return 0;
+    fputs("ballast: cannot write to standard output\n", stderr);
+    return 1;
+}
+
+static int unknown_verb(const char *name, int argc, char **argv) {
     const char *names[sizeof verbs / sizeof verbs[0]] = {NULL};
     size_t n = 0;
     for (; verbs[n] != NULL; n++)
         names[n] = verbs[n]->name;
     const char *hint = bl_nearest_name(name, names, n);
-    fprintf(stderr, "ballast: unknown verb \"%s\"%s%s%s; see ballast --help\n", name,
+    bl_error err = BL_ERROR_INIT;
+    bl_fail(&err, BL_ERR_USAGE, "unknown verb \"%s\"%s%s%s; see ballast --help", name,
             hint != NULL ? "; did you mean " : "", hint != NULL ? hint : "",
             hint != NULL ? "?" : "");
+    fprintf(stderr, "ballast: %s\n", err.text);
+    if (says_json(argc, argv))
+        print_json_error(&err);
     return 2;
 }
 
 static int run_help(int argc, char **argv) {
-    if (argc == 0) {
-        print_overview(stdout);
-        return 0;
-    }
-    if (strcmp(argv[0], "--man") == 0) {
-        print_man(stdout);
-        return 0;
-    }
+    if (argc == 0)
+        return print_page(print_overview);
+    if (strcmp(argv[0], "--man") == 0)
+        return print_page(print_man);
     const bl_verb *verb = find_verb(argv[0]);
     if (verb == NULL)
-        return unknown_verb(argv[0]);
+        return unknown_verb(argv[0], argc, argv);
     bl_opt_help("ballast", verb, stdout);
     return 0;
 }
@@ -156,5 +173,6 @@ int main(int argc, char **argv) {
     if (strcmp(name, "help") == 0)
         return run_help(argc - 2, argv + 2);
     const bl_verb *verb = find_verb(name);
-    return verb != NULL ? run_verb(verb, argc - 2, argv + 2) : unknown_verb(name);
+    return verb != NULL ? run_verb(verb, argc - 2, argv + 2)
+                        : unknown_verb(name, argc - 2, argv + 2);
 }

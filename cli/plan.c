@@ -398,6 +398,7 @@ static bl_status make_plan(const plan_options *o, const inputs *in, bl_error *er
 static bl_status run(void *options, int n_args, char **args, bl_error *err) {
     const plan_options *o = options;
     inputs in = {0};
+    bl_interrupts_install();
     bl_status st = open_inputs(o, n_args, args, &in, err);
     if (st >= 0)
         st = make_plan(o, &in, err);

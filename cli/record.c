@@ -136,6 +136,7 @@ static bl_status run(void *user, int n_args, char **args, bl_error *err) {
     const record_options *options = user;
     (void)n_args;
     (void)args;
+    bl_interrupts_install();
     if (mkdir(options->out, 0777) != 0 && errno != EEXIST)
         return bl_fail_at(err, BL_ERR_IO, bl_at(options->out), "cannot make the directory: %s",
                           strerror(errno));

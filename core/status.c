@@ -91,4 +91,5 @@ void bl_error_format(const bl_error *err, char *out, uint64_t out_bytes) {
         expert[0] = '\0';
     snprintf(out, (size_t)out_bytes, "%s%s%s%s%s%s%s", err->file, err->file[0] ? ": " : "", line,
              byte, layer, expert, err->text[0] ? err->text : bl_status_string(err->code));
+    flatten(out);
 }

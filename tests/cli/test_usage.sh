@@ -1,0 +1,37 @@
+#!/bin/bash
+# What every verb does alike: errors for machines, full disks, Ctrl-C.
+. tests/tap.sh
+case $ballast in /*) ;; *) ballast=$PWD/$ballast ;; esac
+cd "$work" || exit 1
+echo '{"name":"toy","num_hidden_layers":1,"moe_layers":[0],"num_experts":64,"num_experts_per_tok":8,
+ "hidden_size":64,"moe_intermediate_size":32}' >model.json
+
+# says_error CODE COMMAND...: fails with one JSON object on standard output, an error of this code.
+says_error() {
+    local code=$1
+    shift
+    "$@" >out 2>err && return 1
+    [ "$(wc -l <out)" -eq 1 ] && grep -q "^{\"error\":{\"code\":\"$code\"" out && [ "$(wc -l <err)" -eq 1 ]
+}
+check "--json before the mistake" says_error ERR_USAGE "$ballast" replay --json --bogus
+check "--json behind the mistake" says_error ERR_USAGE "$ballast" replay --bogus --json
+check "--json behind a value that is none" says_error ERR_USAGE "$ballast" stat --phase nix --json
+check "--json behind a missing file" says_error ERR_IO "$ballast" stat missing.blt --json
+check "a verb that is none" says_error ERR_USAGE "$ballast" imprt --json
+no_json() { ! "$ballast" replay --bogus >out 2>/dev/null && [ ! -s out ]; }
+check "no JSON unless asked" no_json
+check "a name of two lines" fails_with "a?b.blt" "$ballast" stat $'a\nb.blt'
+
+full() { ! "$ballast" "$@" >/dev/full 2>/dev/null; }
+check "the overview on a full disk" full --help
+check "a verb's help on a full disk" full plan --help
+check "the manual page on a full disk" full help --man
+
+# Exit 124: ended by the signal; 137: it had to be killed.
+interrupted() {
+    timeout -k 5 -s "$1" 0.2 "$ballast" synth --model model.json --steps 100000000 -o long.blt 2>/dev/null
+    [ $? -eq 124 ] && [ ! -e long.blt ]
+}
+check "Ctrl-C ends a verb that has nothing to save" interrupted INT
+check "so does SIGTERM" interrupted TERM
+finish
