@@ -161,13 +161,15 @@ static bl_status parse_redundant(const char *text, bl_capacity_request *request,
     request->redundant_auto = strcmp(text, "auto") == 0;
     if (request->redundant_auto)
         return BL_OK;
-    int *values, n;
-    BL_TRY(bl_parse_counts(text, "--redundant", &values, &n, err));
+    int *values = NULL, n = 0;
+    if (bl_parse_counts(text, "--redundant", &values, &n, NULL) < 0 || n != 1) {
+        free(values);
+        return bl_fail(err, BL_ERR_USAGE,
+                       "--redundant takes one number from 0 up or auto, not \"%s\"", text);
+    }
     request->redundant = values[0];
     free(values);
-    return n == 1 ? BL_OK
-                  : bl_fail(err, BL_ERR_USAGE, "--redundant takes one number or auto, not \"%s\"",
-                            text);
+    return BL_OK;
 }
 
 /* Without any option about slots, those of the current placement. */
@@ -231,8 +233,7 @@ static bl_status open_trace(const plan_options *o, int n_args, char **args, inpu
     options.first_step = o->steps.first;
     options.end_step = o->steps.end;
     BL_TRY(bl_loads_read(paths.items, paths.n, &in->model, &options, &in->loads, err));
-    if (in->loads.notes[0] != '\0')
-        fprintf(stderr, "%s: %s\n", paths.items[0], in->loads.notes);
+    bl_loads_tell(&in->loads, paths.items[0], in->model.name, o->steps.first, o->steps.end, stderr);
     return BL_OK;
 }
 

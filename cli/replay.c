@@ -116,8 +116,8 @@ static bl_status open_inputs(const replay_options *o, int n, char **paths, input
     options.phase = o->phase;
     BL_TRY(bl_loads_read(o->traces.items, o->traces.n, in->has_model ? &in->model : NULL, &options,
                          &in->loads, err));
-    if (in->loads.notes[0] != '\0')
-        fprintf(stderr, "%s: %s\n", o->traces.items[0], in->loads.notes);
+    bl_loads_tell(&in->loads, o->traces.items[0], in->plans[0].model_name, o->steps.first,
+                  o->steps.end, stderr);
     return BL_OK;
 }
 
@@ -256,8 +256,8 @@ const bl_verb bl_verb_replay = {
         "Steps that a plan was made from (same trace) are left out for all plans. Imbalance is "
         "max/mean of token rows over the ranks of one layer in one step; balance is the mean of "
         "mean/max.\n\n"
-        "The verdict is recommend when the time saved per step, at the lower end of its 95 % "
-        "interval (block bootstrap), times --dwell exceeds the time to move from the baseline; not "
+        "The verdict is recommend when the time saved per step, at its lower 95 % bound (block "
+        "bootstrap, one-sided), times --dwell exceeds the time to move from the baseline; not "
         "worth it when it does not; not enough evidence with fewer than 5 unseen steps.",
     .options = OPTIONS,
     .options_bytes = sizeof(replay_options),

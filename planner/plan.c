@@ -4,6 +4,7 @@
 #include "core/io.h"
 #include "core/mem.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -205,8 +206,9 @@ bl_status bl_plan_save(const bl_plan *plan, const char *path, bl_error *err) {
     bl_file file;
     bl_status st = bl_file_create(&file, path, err);
     if (st >= 0 && !write_lines(root, file.stream)) {
+        const int why = errno;
         bl_file_discard(&file);
-        st = bl_fail_at(err, BL_ERR_IO, bl_at(path), "cannot write the plan");
+        st = bl_fail_at(err, BL_ERR_IO, bl_at(path), "cannot write the plan: %s", strerror(why));
     } else if (st >= 0) {
         st = bl_file_commit(&file, err);
     }
@@ -417,11 +419,25 @@ static bl_status read_layers(const json_t *root, const char *file, bl_plan *plan
     return BL_OK;
 }
 
+/* What replay leaves out depends on it: a range that cannot be read is not taken for none. */
+static bl_status check_steps(const json_t *provenance, const char *file, bl_error *err) {
+    const json_t *steps = json_object_get(provenance, "steps");
+    const json_t *from = json_array_get(steps, 0), *to = json_array_get(steps, 1);
+    if (steps == NULL || json_is_null(steps))
+        return BL_OK;
+    if (json_array_size(steps) != 2 || !json_is_integer(from) || !json_is_integer(to) ||
+        json_integer_value(from) < 0 || json_integer_value(to) < json_integer_value(from))
+        return bl_fail_at(err, BL_ERR_PARSE, bl_at(file),
+                          "\"steps\" of the provenance must be a half-open range [A,B] of steps");
+    return BL_OK;
+}
+
 static bl_status read_provenance(const json_t *root, const char *file, bl_plan *plan,
                                  bl_error *err) {
     const json_t *provenance = json_object_get(root, "provenance");
     if (provenance != NULL)
         BL_TRY(bl_json_object(root, "provenance", file, &provenance, err));
+    BL_TRY(check_steps(provenance, file, err));
     plan->provenance = provenance != NULL ? json_deep_copy(provenance) : json_object();
     return plan->provenance != NULL ? BL_OK : bl_fail(err, BL_ERR_NOMEM, "out of memory");
 }

@@ -110,6 +110,11 @@ static bl_status check_current(const bl_plan *current, const bl_model *model, in
     if (current->placement.n_ranks != n_ranks)
         return bl_fail(err, BL_ERR_SHAPE, "the current placement is for %d ranks, not for %d",
                        current->placement.n_ranks, n_ranks);
+    if (current->epoch >= INT64_MAX)
+        return bl_fail(err, BL_ERR_RANGE,
+                       "epoch %llu of the current placement is the last there is; set its "
+                       "\"epoch\" to that of the running cluster",
+                       (unsigned long long)current->epoch);
     for (int m = 0; m < model->n_moe_layers; m++) {
         if (bl_placement_layer(&current->placement, model->moe_layers[m]) == NULL)
             return bl_fail_at(err, BL_ERR_MODEL, bl_at_layer(NULL, model->moe_layers[m]),
@@ -518,10 +523,10 @@ static json_t *provenance_of(const run *r, const bl_topology *topology,
 static bl_status assemble(run *r, const bl_topology *topology, const bl_planning_summary *s,
                           bl_plan *out, bl_error *err) {
     const bl_planning_options *o = r->options;
+    const uint64_t before = o->current != NULL ? o->current->epoch : 0;
     bl_placement placement = {
         .n_ranks = o->n_ranks, .n_experts = r->model->n_experts, .n_layers = r->n_jobs};
     BL_TRY(BL_CALLOC(placement.layers, r->n_jobs, err));
-    const uint64_t before = o->current != NULL ? o->current->epoch : 0;
     const uint64_t epoch = before + (o->current != NULL && s->moves > 0);
     for (int m = 0; m < r->n_jobs; m++) {
         placement.layers[m] = r->jobs[m].solution.placement;

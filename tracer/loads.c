@@ -120,6 +120,7 @@ static bl_status set_layers(work *w, const bl_model *model, bl_error *err) {
     loads->n_layers = model != NULL ? model->n_moe_layers : w->info->n_layers;
     loads->n_experts = w->info->n_experts;
     loads->top_k = w->info->top_k;
+    snprintf(loads->model_name, sizeof loads->model_name, "%s", w->info->model);
     BL_TRY(BL_CALLOC(loads->layers, loads->n_layers, err));
     BL_TRY(BL_CALLOC(loads->usable, loads->n_layers, err));
     BL_TRY(BL_CALLOC(loads->why, loads->n_layers, err));
@@ -321,4 +322,20 @@ void bl_loads_free(bl_loads *loads) {
     free(loads->count);
     free(loads->parts);
     *loads = (bl_loads){0};
+}
+
+void bl_loads_tell(const bl_loads *loads, const char *name, const char *model_name, int64_t first,
+                   int64_t end, FILE *out) {
+    if (loads->notes[0] != '\0')
+        fprintf(out, "%s: %s\n", name, loads->notes);
+    if (end != INT64_MAX && end > first && (uint64_t)end > loads->trace_steps)
+        fprintf(out, "%s: has %llu steps, so --steps %lld:%lld ends at %llu\n", name,
+                (unsigned long long)loads->trace_steps, (long long)first, (long long)end,
+                (unsigned long long)loads->trace_steps);
+    if (loads->model_name[0] != '\0' && model_name[0] != '\0' &&
+        strcmp(loads->model_name, model_name) != 0)
+        fprintf(out,
+                "%s: was recorded from model \"%s\", not \"%s\"; if they are not the same under "
+                "two names, what follows means nothing\n",
+                name, loads->model_name, model_name);
 }

@@ -19,6 +19,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 /* One of the paths: its own digest, and which steps of the whole trace are its. */
 typedef struct bl_loads_part {
@@ -27,6 +28,7 @@ typedef struct bl_loads_part {
 } bl_loads_part;
 
 typedef struct bl_loads {
+    char model_name[128]; /* of the first path; "" when it does not tell */
     size_t n_steps;
     int n_layers, n_experts, top_k;
     int *layers;          /* [n_layers] decoder-layer ids, ascending */
@@ -66,6 +68,12 @@ static inline const uint64_t *bl_loads_row(const bl_loads *loads, size_t step, i
     return loads->count +
            (step * (size_t)loads->n_layers + (size_t)layer_index) * (size_t)loads->n_experts;
 }
+
+/* Print what the reader of an answer from these loads must know: the notes, a selection of steps that
+ * the trace only holds a part of, and a trace that names another model than `model_name` does. `name`
+ * is the trace's. */
+void bl_loads_tell(const bl_loads *loads, const char *name, const char *model_name, int64_t first,
+                   int64_t end, FILE *out);
 
 /* Does any step have a count in this layer? */
 static inline bool bl_loads_has_counts(const bl_loads *loads, int layer_index) {

@@ -215,6 +215,39 @@ cold() {
 }
 check "the cold expert is copied" cold
 
+# ---- what must not be passed over ----
+# notes TEXT COMMAND...: succeeds, and a line on standard error holds TEXT.
+notes() {
+    local text=$1 err
+    shift
+    err=$("$@" 2>&1 >/dev/null) && [[ $err == *"$text"* ]]
+}
+edited() { # EXPRESSION: one.plan.json changed by it, without its digest
+    python3 -c 'import json,sys; d=json.load(open(sys.argv[1])); d.pop("digest"); exec(sys.argv[3]); json.dump(d, open(sys.argv[2], "w"))' \
+        "$work/base.plan.json" "$work/edited.plan.json" "$1"
+}
+base() { toy --trace one.blt --slots 12 --seed 3 -o base.plan.json 2>/dev/null && b synth --model model.json --steps 8 -o other.blt; }
+check "a plan to edit" base
+for steps in '[5,1]' '[-1,2]' '[1]' '"all"' '[0.5,2]' '[0,1,2]'; do
+    edited "d['provenance']['steps'] = json.loads('$steps')"
+    check "provenance.steps $steps" fails_with '"steps" of the provenance' b diff base.plan.json edited.plan.json
+done
+edited "d['epoch'] = 2**63 - 1"
+check "the last epoch" fails_with "epoch 9223372036854775807" \
+    toy --trace other.blt --slots 12 --current edited.plan.json --min-gain 0 -o x.plan.json
+check "the last epoch leaves nothing behind" test ! -e "$work/x.plan.json"
+sed 's/"toy"/"boat"/' "$work/model.json" >"$work/boat.json"
+check "a trace of another model, planned" notes 'recorded from model "toy", not "boat"' \
+    b plan --model boat.json --ranks 4 --slots 12 --trace one.blt -o boat.plan.json
+check "a trace of another model, scored" notes 'recorded from model "toy", not "boat"' \
+    b replay --trace steps.blt --topology hgx-h100 boat.plan.json
+check "more steps than there are, planned" notes "has 12 steps, so --steps 3:99 ends at 12" \
+    toy --trace steps.blt --slots 12 --steps 3:99 -o x.plan.json
+check "more steps than there are, scored" notes "has 12 steps, so --steps 3:99 ends at 12" \
+    b replay --trace steps.blt --topology hgx-h100 --steps 3:99 base.plan.json
+check "slots below none" fails_with "one number from 0 up or auto" toy --trace one.blt --redundant -4 -o x.plan.json
+check "two numbers of slots" fails_with "one number from 0 up or auto" toy --trace one.blt --redundant 4,4 -o x.plan.json
+
 # ---- several traces: what a plan has seen is told file by file ----
 left_out() { # N TRACE... -- PLAN: replay leaves N steps out
     local want=$1 traces=()
