@@ -48,6 +48,10 @@ typedef struct bl_problem {
     int max_moves;                     /* copies that may travel from `current`; -1: no limit */
     double min_gain; /* with `current`: keep it unless the score falls by more than this
                         fraction (0.01 = one per cent) */
+    /* 0: level exactly these scenarios. Else they are a sample of what will come, and the search
+     * minimises the cost of planner/robust.h instead of the score: 1 its mean over scenarios, less
+     * the mean over this part of them, the worst. Score, bound and gap keep their meaning. */
+    double tail;
 } bl_problem;
 
 /* Can it be solved at all? Loads finite and >= 0, shapes positive, enough slots for every expert,

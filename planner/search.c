@@ -4,6 +4,7 @@
 #include "core/rng.h"
 #include "planner/anneal.h"
 #include "planner/descend.h"
+#include "planner/robust.h"
 
 #include <math.h>
 
@@ -97,13 +98,18 @@ static bl_status search_several(bl_state *state, const bl_search_options *option
 
 bl_status bl_search(const bl_problem *problem, const bl_search_options *options,
                     bl_layer_placement *placement, bl_error *err) {
+    bl_rng rng;
+    bl_rng_seed(&rng, options->seed);
+    if (problem->tail > 0.0) {
+        const bl_robust_options robust = {options->iterations, options->time_s,
+                                          options->move_price};
+        return bl_robust_search(problem, &robust, &rng, placement, err);
+    }
     /* Score 1 as an objective. */
     const double unit = bl_problem_total_load(problem) / bl_problem_active_ranks(problem);
     bl_state state;
     BL_TRY(bl_state_create(problem, placement, &state, err));
     state.move_price = problem->current != NULL ? options->move_price * unit : 0.0;
-    bl_rng rng;
-    bl_rng_seed(&rng, options->seed);
     bl_change_log log = {0};
     bl_status st;
     if (problem->n_scenarios == 1)

@@ -6,6 +6,7 @@
 #include "planner/exact.h"
 #include "planner/greedy.h"
 #include "planner/pairs.h"
+#include "planner/robust.h"
 #include "planner/search.h"
 #include "planner/shares.h"
 
@@ -41,6 +42,10 @@ static double closeness(const bl_solve_options *options) {
     return options->algorithm == BL_ALG_EXACT ? 1e-9 : BL_SEARCH_CLOSE;
 }
 
+static double move_price(const bl_problem *problem) {
+    return problem->tail > 0.0 ? BL_ROBUST_MOVE_PRICE : BL_MOVE_PRICE;
+}
+
 static bl_status search_from(const bl_problem *problem, const bl_solve_options *options,
                              const bl_solution *solution, bl_layer_placement *placement,
                              bl_error *err) {
@@ -49,7 +54,7 @@ static bl_status search_from(const bl_problem *problem, const bl_solve_options *
         .iterations = options->iterations,
         .time_s = options->algorithm == BL_ALG_EXACT ? 0.0 : options->time_s,
         .target = solution->bound.max_over_mean * (1.0 + closeness(options)),
-        .move_price = BL_MOVE_PRICE};
+        .move_price = move_price(problem)};
     return bl_search(problem, &search, placement, err);
 }
 
@@ -95,13 +100,24 @@ static bl_status search_afresh(const bl_problem *problem, const bl_solve_options
     return st;
 }
 
-/* Score and the price of the moves. */
-static bl_status cost_of(const bl_problem *problem, const bl_layer_placement *placement,
-                         double *out, bl_error *err) {
+/* What the search minimises: the score, or the cost of a plan for what is still to come. */
+static bl_status value_of(const bl_problem *problem, const bl_layer_placement *placement,
+                          double *out, bl_error *err) {
+    if (problem->tail > 0.0)
+        return bl_robust_cost(problem, placement, out, err);
     bl_score score;
     BL_TRY(bl_evaluate(problem, placement, &score, err));
+    *out = score.max_over_mean;
+    return BL_OK;
+}
+
+/* That and the price of the moves. */
+static bl_status cost_of(const bl_problem *problem, const bl_layer_placement *placement,
+                         double *out, bl_error *err) {
     const int moves = problem->current != NULL ? bl_layer_moves(problem->current, placement) : 0;
-    *out = score.max_over_mean + BL_MOVE_PRICE * moves;
+    double value;
+    BL_TRY(value_of(problem, placement, &value, err));
+    *out = value + move_price(problem) * moves;
     return BL_OK;
 }
 
@@ -138,10 +154,10 @@ static bl_status search_anchored(const bl_problem *problem, const bl_solve_optio
 static bl_status keep_or_change(const bl_problem *problem, bl_solution *solution, bl_error *err) {
     bl_layer_placement *placement = &solution->placement;
     if (bl_problem_current_fits(problem)) {
-        bl_score now, next;
-        BL_TRY(bl_evaluate(problem, problem->current, &now, err));
-        BL_TRY(bl_evaluate(problem, placement, &next, err));
-        if (next.max_over_mean >= now.max_over_mean * (1.0 - problem->min_gain)) {
+        double now, next;
+        BL_TRY(value_of(problem, problem->current, &now, err));
+        BL_TRY(value_of(problem, placement, &next, err));
+        if (next >= now * (1.0 - problem->min_gain)) {
             bl_layer_placement kept;
             BL_TRY(bl_layer_placement_copy(problem->current, &kept, err));
             bl_layer_placement_free(placement);
@@ -170,7 +186,7 @@ static bool is_exact_wanted(const bl_problem *problem, const bl_solve_options *o
     if (options->algorithm == BL_ALG_EXACT)
         return score > bound * (1.0 + BL_EXACT_GAIN);
     return options->algorithm == BL_ALG_AUTO && problem->rule == BL_RULE_EVEN &&
-           bl_milp_solver() != NULL && problem->n_experts <= AUTO_EXPERTS &&
+           problem->tail <= 0.0 && bl_milp_solver() != NULL && problem->n_experts <= AUTO_EXPERTS &&
            bl_exact_size(problem) * problem->n_scenarios <= AUTO_BINARIES &&
            score > bound * (1.0 + BL_SEARCH_CLOSE);
 }

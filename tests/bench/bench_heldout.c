@@ -1,0 +1,315 @@
+/*
+ * bench_heldout.c: planning for texts that the plan has not seen (docs/benchmarks.md, rows 2, 4, 7
+ * and the time of row 5).
+ *
+ * shards      GLM-5.2, 56 shards of seven domains: planned on _00 to _03 of each (28 scenarios),
+ *             scored on _04 to _07, even split. Value: mean max/mean over layers and shards; min,
+ *             median, max: over the layers' worst shards, their mean standing as median.
+ * windows     a drifting mix: plan t from windows_plan[<= t], score on windows_score[t + 1]. The
+ *             re-plans start from the plan before; greedy and exact search have their own rows.
+ * noise       every load of the last plan's scenarios changed by up to 1 per cent, planned again.
+ *
+ * The scores are those of the evaluator. BALLAST_BENCH_LAYERS=N looks at every Nth layer only; the
+ * rows in the documentation are of all. Without the data a note on standard error says so.
+ */
+#include "core/mem.h"
+#include "core/npy.h"
+#include "core/progress.h"
+#include "core/rng.h"
+#include "planner/solve.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define RANKS 32
+#define MOST_SCENARIOS 64
+/* Windows a re-plan looks back on, each counting so much of the one after it. */
+#define WINDOWS_BACK 4
+#define WINDOW_DECAY 0.8
+#define REPLAN_MOVES 40
+#define REPLAN_GAIN 0.008
+
+typedef struct tally {
+    double sum, worst_sum, least_worst, most_worst, ms, moves;
+    int n, n_layers, n_replans;
+} tally;
+
+typedef struct bench {
+    bl_npy plan, score; /* the same array for shards */
+    size_t n_layers, n_experts, stride;
+    int slots[RANKS];
+    double *load; /* [MOST_SCENARIOS][n_experts] */
+    double *held; /* [n_experts] */
+} bench;
+
+static void set_slots(bench *b, int slots) {
+    for (int rank = 0; rank < RANKS; rank++)
+        b->slots[rank] = slots;
+}
+
+static bl_problem problem_of(const bench *b, const double *load, int n_scenarios) {
+    return (bl_problem){.n_experts = (int)b->n_experts,
+                        .n_ranks = RANKS,
+                        .n_scenarios = n_scenarios,
+                        .load = load,
+                        .slots_per_rank = b->slots,
+                        .rule = BL_RULE_EVEN,
+                        .max_moves = -1};
+}
+
+/* Adds row `row` of an array of [row][layer][expert], times `factor`. */
+static void add_row(const bl_npy *npy, const bench *b, size_t row, size_t layer, double factor,
+                    double *into) {
+    const size_t from = (row * b->n_layers + layer) * b->n_experts;
+    for (size_t e = 0; e < b->n_experts; e++)
+        into[e] += factor * bl_npy_real(npy, from + e);
+}
+
+static bl_status score_one(const bench *b, const bl_layer_placement *placement, double *out,
+                           bl_error *err) {
+    const bl_problem problem = problem_of(b, b->held, 1);
+    bl_score score;
+    BL_TRY(bl_evaluate(&problem, placement, &score, err));
+    *out = score.max_over_mean;
+    return BL_OK;
+}
+
+static bl_status solve(const bl_problem *problem, bl_algorithm algorithm, tally *t,
+                       bl_solution *out, bl_error *err) {
+    bl_solve_options options = BL_SOLVE_OPTIONS_INIT;
+    options.algorithm = algorithm;
+    const double begin = bl_now_s();
+    const bl_status st = bl_solve(problem, &options, out, err);
+    t->ms += (bl_now_s() - begin) * 1e3;
+    return st;
+}
+
+/* ---- shards -----------------------------------------------------------------------------------*/
+
+static bl_status shards_layer(bench *b, size_t layer, bl_algorithm algorithm, double tail, tally *t,
+                              bl_error *err) {
+    const size_t n_shards = b->plan.shape[0];
+    int n = 0;
+    memset(b->load, 0, MOST_SCENARIOS * b->n_experts * sizeof *b->load);
+    for (size_t shard = 0; shard < n_shards; shard++) {
+        if (shard % 8 < 4 && n < MOST_SCENARIOS)
+            add_row(&b->plan, b, shard, layer, 1.0, b->load + (size_t)n++ * b->n_experts);
+    }
+    bl_problem problem = problem_of(b, b->load, n);
+    problem.tail = tail;
+    bl_solution solution;
+    BL_TRY(solve(&problem, algorithm, t, &solution, err));
+    double worst = 0.0;
+    bl_status st = BL_OK;
+    for (size_t shard = 0; shard < n_shards && st >= 0; shard++) {
+        if (shard % 8 < 4)
+            continue;
+        double value = 0.0;
+        memset(b->held, 0, b->n_experts * sizeof *b->held);
+        add_row(&b->score, b, shard, layer, 1.0, b->held);
+        st = score_one(b, &solution.placement, &value, err);
+        t->sum += value;
+        t->n++;
+        worst = fmax(worst, value);
+    }
+    bl_solution_free(&solution);
+    t->worst_sum += worst;
+    t->least_worst = t->n_layers == 0 ? worst : fmin(t->least_worst, worst);
+    t->most_worst = fmax(t->most_worst, worst);
+    t->n_layers++;
+    return st;
+}
+
+static bl_status bench_shards(bench *b, const char *name, int slots, bl_algorithm algorithm,
+                              double tail, bl_error *err) {
+    tally t = {0};
+    set_slots(b, slots);
+    for (size_t layer = 0; layer < b->n_layers; layer += b->stride)
+        BL_TRY(shards_layer(b, layer, algorithm, tail, &t, err));
+    printf("heldout_shards_32x%d_%s,%.4f,max/mean,%d,%.4f,%.4f,%.4f\n", slots, name, t.sum / t.n,
+           t.n, t.least_worst, t.worst_sum / t.n_layers, t.most_worst);
+    printf("heldout_shards_32x%d_%s_time,%.0f,ms,1,,,\n", slots, name, t.ms);
+    fflush(stdout);
+    return BL_OK;
+}
+
+/* ---- windows ----------------------------------------------------------------------------------*/
+
+typedef struct way {
+    const char *name;
+    bl_algorithm algorithm;
+    double tail;
+    bool anchored; /* re-plans start from the plan before */
+} way;
+
+/* The scenarios of a plan at window `t`: one window for those that look at one, else the
+ * sub-windows of the last few. */
+static int fill_windows(bench *b, size_t layer, size_t t, bool look_back) {
+    const size_t parts = b->plan.shape[1];
+    int n = 0;
+    memset(b->load, 0, MOST_SCENARIOS * b->n_experts * sizeof *b->load);
+    for (size_t back = 0; back < (look_back ? WINDOWS_BACK : 1) && back <= t; back++) {
+        for (size_t part = 0; part < parts; part++) {
+            add_row(&b->plan, b, (t - back) * parts + part, layer, pow(WINDOW_DECAY, (double)back),
+                    b->load + (size_t)n * b->n_experts);
+            n += look_back;
+        }
+    }
+    return look_back ? n : 1;
+}
+
+static bl_status plan_window(bench *b, const way *w, int n, const bl_layer_placement *current,
+                             tally *t, bl_solution *out, bl_error *err) {
+    bl_problem problem = problem_of(b, b->load, n);
+    problem.tail = w->tail;
+    problem.current = w->anchored ? current : NULL;
+    problem.max_moves = problem.current != NULL ? REPLAN_MOVES : -1;
+    problem.min_gain = REPLAN_GAIN;
+    return solve(&problem, w->algorithm, t, out, err);
+}
+
+/* Take over the new plan, and count what had to travel. */
+static void take_over(bl_solution *next, bl_layer_placement *current, tally *t) {
+    if (current->expert != NULL) {
+        t->moves += bl_layer_moves(current, &next->placement);
+        t->n_replans++;
+    }
+    bl_layer_placement_free(current);
+    *current = next->placement;
+    next->placement = (bl_layer_placement){0};
+    bl_solution_free(next);
+}
+
+static bl_status noisy_replan(bench *b, const way *w, int n, const bl_layer_placement *current,
+                              tally *noise, bl_error *err) {
+    bl_rng rng;
+    bl_rng_seed(&rng, (uint64_t)noise->n_replans);
+    for (size_t i = 0; i < (size_t)n * b->n_experts; i++)
+        b->load[i] *= 0.99 + 0.02 * bl_rng_unit(&rng);
+    bl_solution again;
+    BL_TRY(plan_window(b, w, n, current, noise, &again, err));
+    noise->moves += bl_layer_moves(current, &again.placement);
+    noise->n_replans++;
+    bl_solution_free(&again);
+    return BL_OK;
+}
+
+static bl_status windows_layer(bench *b, size_t layer, const way *w, tally *t, tally *noise,
+                               bl_error *err) {
+    const size_t n_windows = b->plan.shape[0], parts = b->plan.shape[1];
+    bl_layer_placement current = {0};
+    bl_status st = BL_OK;
+    for (size_t at = 0; at + 1 < n_windows && st >= 0; at++) {
+        const int n = fill_windows(b, layer, at, w->tail > 0.0);
+        bl_solution next;
+        st = plan_window(b, w, n, current.expert != NULL ? &current : NULL, t, &next, err);
+        if (st < 0)
+            break;
+        take_over(&next, &current, t);
+        double value = 0.0;
+        memset(b->held, 0, b->n_experts * sizeof *b->held);
+        for (size_t part = 0; part < parts; part++)
+            add_row(&b->score, b, (at + 1) * parts + part, layer, 1.0, b->held);
+        st = score_one(b, &current, &value, err);
+        t->sum += value;
+        t->n++;
+        if (st >= 0 && at + 2 == n_windows)
+            st = noisy_replan(b, w, n, &current, noise, err);
+    }
+    bl_layer_placement_free(&current);
+    return st;
+}
+
+static bl_status bench_windows(bench *b, int slots, const way *w, bl_error *err) {
+    tally t = {0}, noise = {0};
+    set_slots(b, slots);
+    for (size_t layer = 0; layer < b->n_layers; layer += b->stride)
+        BL_TRY(windows_layer(b, layer, w, &t, &noise, err));
+    printf("heldout_windows_32x%d_%s,%.4f,max/mean,%d,,,\n", slots, w->name, t.sum / t.n, t.n);
+    printf("heldout_windows_32x%d_%s_moves,%.2f,per layer and re-plan,%d,,,\n", slots, w->name,
+           t.moves / t.n_replans, t.n_replans);
+    printf("heldout_windows_32x%d_%s_noise_moves,%.2f,per layer,%d,,,\n", slots, w->name,
+           noise.moves / noise.n_replans, noise.n_replans);
+    fflush(stdout);
+    return BL_OK;
+}
+
+/* ---- all --------------------------------------------------------------------------------------*/
+
+static bl_status open_array(const char *root, const char *name, bl_npy *out, bl_error *err) {
+    char path[512];
+    snprintf(path, sizeof path, "%s/routing/glm-5.2/%s.npy", root, name);
+    return bl_npy_load(path, out, err);
+}
+
+static bl_status prepare(bench *b, int layer_axis, bl_error *err) {
+    const char *stride = getenv("BALLAST_BENCH_LAYERS");
+    b->stride = stride != NULL && atoi(stride) > 0 ? (size_t)atoi(stride) : 1;
+    b->n_layers = b->plan.shape[layer_axis];
+    b->n_experts = b->plan.shape[layer_axis + 1];
+    BL_TRY(BL_CALLOC(b->load, MOST_SCENARIOS * b->n_experts, err));
+    return BL_CALLOC(b->held, b->n_experts, err);
+}
+
+static void bench_free(bench *b) {
+    free(b->load);
+    free(b->held);
+}
+
+static bl_status all_shards(const char *root, bl_error *err) {
+    bench b = {0};
+    BL_TRY(open_array(root, "shards", &b.plan, err));
+    b.score = b.plan;
+    bl_status st = prepare(&b, 1, err);
+    if (st >= 0)
+        st = bench_shards(&b, "greedy", 9, BL_ALG_GREEDY, 0.0, err);
+    if (st >= 0)
+        st = bench_shards(&b, "exact", 9, BL_ALG_SEARCH, 0.0, err);
+    if (st >= 0)
+        st = bench_shards(&b, "robust", 9, BL_ALG_SEARCH, 1.0, err);
+    if (st >= 0)
+        st = bench_shards(&b, "robust_cvar", 9, BL_ALG_SEARCH, 0.25, err);
+    if (st >= 0)
+        st = bench_shards(&b, "greedy", 12, BL_ALG_GREEDY, 0.0, err);
+    bench_free(&b);
+    bl_npy_free(&b.plan);
+    return st;
+}
+
+static bl_status all_windows(const char *root, bl_error *err) {
+    static const way greedy = {"greedy", BL_ALG_GREEDY, 0.0, false};
+    static const way robust = {"robust", BL_ALG_SEARCH, 1.0, true};
+    bench b = {0};
+    BL_TRY(open_array(root, "windows_plan", &b.plan, err));
+    bl_status st = open_array(root, "windows_score", &b.score, err);
+    if (st >= 0)
+        st = prepare(&b, 2, err);
+    if (st >= 0)
+        st = bench_windows(&b, 9, &greedy, err);
+    if (st >= 0)
+        st = bench_windows(&b, 9, &robust, err);
+    if (st >= 0)
+        st = bench_windows(&b, 12, &greedy, err);
+    bench_free(&b);
+    bl_npy_free(&b.score);
+    bl_npy_free(&b.plan);
+    return st;
+}
+
+int main(void) {
+    const char *root = getenv("BALLAST_TEST_DATA");
+    bl_error err = BL_ERROR_INIT;
+    root = root != NULL ? root : "../shared/data";
+    if (access(root, R_OK) != 0) {
+        fprintf(stderr, "bench_heldout: skipped: %s is not there\n", root);
+        return 0;
+    }
+    if (all_shards(root, &err) < 0 || all_windows(root, &err) < 0) {
+        fprintf(stderr, "bench_heldout: %s\n", err.text);
+        return 1;
+    }
+    return 0;
+}
