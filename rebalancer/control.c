@@ -49,6 +49,7 @@ typedef struct session {
 
 struct bl_control {
     int fd;
+    struct stat file; /* of the socket, to know it again */
     char path[108], rule[32];
     bl_control_cluster cluster;
     bl_control_epochs epochs;
@@ -98,7 +99,7 @@ static bl_status listen_at(bl_control *control, const struct sockaddr_un *addres
         return bl_fail_at(err, BL_ERR_IO, bl_at(path), "cannot open the socket: %s",
                           strerror(errno));
     if (chmod(path, S_IRUSR | S_IWUSR) != 0 || !set_nonblocking(control->fd) ||
-        listen(control->fd, MAX_CLIENTS) != 0) {
+        stat(path, &control->file) != 0 || listen(control->fd, MAX_CLIENTS) != 0) {
         bl_fail_at(err, BL_ERR_IO, bl_at(path), "cannot serve the socket: %s", strerror(errno));
         unlink(path);
         return BL_ERR_IO;
@@ -361,7 +362,10 @@ void bl_control_close(bl_control *control, bl_agent *agent) {
         if (c->fd >= 0)
             drop(c);
     }
+    struct stat now; /* it may have been removed, and be another run's by now */
+    if (lstat(control->path, &now) == 0 && now.st_dev == control->file.st_dev &&
+        now.st_ino == control->file.st_ino)
+        unlink(control->path);
     close(control->fd);
-    unlink(control->path);
     free(control);
 }

@@ -370,6 +370,21 @@ static void test_stale_socket_is_replaced(void **state) {
     assert_int_equal(access(path, F_OK), -1);
 }
 
+static void test_socket_of_another_run_stays(void **state) {
+    (void)state;
+    bl_error err;
+    bl_control *second;
+    assert_int_equal(unlink(f.path), 0); /* somebody took it for a leftover */
+    assert_ok(bl_control_open(f.path, &cluster, &second, &err));
+    bl_control_close(f.control, f.agent);
+    f.control = NULL;
+    assert_int_equal(access(f.path, F_OK), 0);
+    bl_control_sweep(f.path); /* it is served */
+    assert_int_equal(access(f.path, F_OK), 0);
+    bl_control_close(second, NULL);
+    assert_int_equal(access(f.path, F_OK), -1);
+}
+
 static void test_last_words(void **state) {
     (void)state;
     bl_error err;
@@ -421,6 +436,7 @@ int main(void) {
         TEST(test_many_clients),
         TEST(test_socket_is_private_and_single),
         TEST(test_stale_socket_is_replaced),
+        TEST(test_socket_of_another_run_stays),
         TEST(test_last_words),
         TEST(test_server_that_stands_still),
     };
