@@ -5,6 +5,7 @@
 #include "runtime/kernels.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -378,19 +379,32 @@ static bl_status exchange_notes(bl_engine *engine, int64_t left, bl_step_result 
     return BL_OK;
 }
 
+/* Routers vouch for what comes before them; nothing else does for the last layer and the head. */
+static bl_status check_logits(const float *logits, size_t n, bl_error *err) {
+    for (size_t i = 0; i < n; i++)
+        if (!isfinite(logits[i]))
+            return bl_fail(err, BL_ERR_RANGE,
+                           "the model's logits are not finite; are the weights damaged?");
+    return BL_OK;
+}
+
 /* Final norm and output head of the rows that were asked for. */
-static void write_logits(bl_engine *engine, const bl_chunk *chunks, int n_chunks) {
+static bl_status write_logits(bl_engine *engine, const bl_chunk *chunks, int n_chunks,
+                              bl_error *err) {
     const size_t hidden = (size_t)engine->config->hidden, vocab = (size_t)engine->config->vocab;
     size_t first = 0;
     norm_rows(engine, bl_qwen3_final_norm(engine->model));
     for (int i = 0; i < n_chunks; i++) {
         const size_t n = (size_t)chunks[i].n_tokens;
         const size_t skip = chunks[i].every_token ? 0 : n - 1;
-        if (chunks[i].logits != NULL)
-            bl_matmul(bl_qwen3_head(engine->model), vocab, hidden,
-                      engine->normed + (first + skip) * hidden, n - skip, chunks[i].logits);
         first += n;
+        if (chunks[i].logits == NULL)
+            continue;
+        bl_matmul(bl_qwen3_head(engine->model), vocab, hidden,
+                  engine->normed + (first - n + skip) * hidden, n - skip, chunks[i].logits);
+        BL_TRY(check_logits(chunks[i].logits, (n - skip) * vocab, err));
     }
+    return BL_OK;
 }
 
 static bl_status run_layers(bl_engine *engine, bl_error *err) {
@@ -413,7 +427,7 @@ bl_status bl_engine_step(bl_engine *engine, const bl_chunk *chunks, int n_chunks
     const uint64_t layers_start = bl_now_ns();
     if (made.all_tokens > 0)
         BL_TRY(run_layers(engine, err));
-    write_logits(engine, chunks, n_chunks);
+    BL_TRY(write_logits(engine, chunks, n_chunks, err));
     for (int i = 0; i < n_chunks; i++)
         engine->length[chunks[i].sequence] += chunks[i].n_tokens;
     engine->step++;

@@ -206,6 +206,21 @@ for tensor in model.layers.0.self_attn.q_proj.bias model.layers.3.mlp.shared_exp
 done
 check "a rotary table of old exports is not" \
     eval 'added_tensor model.layers.0.self_attn.rotary_emb.inv_freq >/dev/null'
+damaged() { # BYTE: the checkpoint with a weight at BYTE of its data that is no number
+    local bytes
+    bytes=$(od -An -tu8 -N8 $model/model.safetensors | tr -d ' ')
+    mkdir -p "$work/damaged"
+    cp $model/config.json $model/model.safetensors "$work/damaged/"
+    printf '\377\377' | dd of="$work/damaged/model.safetensors" bs=1 seek="$((8 + bytes + $1))" \
+        conv=notrunc status=none
+    shift
+    "$ballast" run -n 2 --model "$work/damaged" "$@"
+}
+head_at=$(head -c 400 $model/model.safetensors | grep -oaE '"lm_head.weight":[^}]*' | grep -oE '\[[0-9]+,' | tail -1 | tr -d '[,')
+check "a damaged output head gives no texts" fails_with "the model's logits are not finite" \
+    damaged "$head_at" --prompts $model/prompts/c.txt --max-tokens 1
+check "and no logits" fails_with "the model's logits are not finite" \
+    damaged "$head_at" --tokens $reference/0.tokens.npy --logits "$work/nan.npy"
 check "no prompts file" fails_with "nowhere.txt" run -n 1 --prompts "$work/nowhere.txt"
 printf 'a\n---\n\n---\nb\n' >"$work/empty.txt"
 check "an empty prompt is named by line" fails_with "line 3: prompt 2 is empty" \
