@@ -477,6 +477,7 @@ static bl_status run(void *options, int n_args, char **args, bl_error *err) {
     bl_run_report *reports = NULL;
     recording trace = {.error = BL_ERROR_INIT};
     (void)n_args, (void)args;
+    bl_interrupts_install(); /* the ranks stop, and the recording is closed */
     bl_status st = make_job(o, &job, err);
     if (st >= 0)
         st = BL_CALLOC(reports, job.n_ranks, err);
