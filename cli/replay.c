@@ -9,6 +9,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct replay_options {
     bl_opt_list traces;
@@ -99,6 +100,12 @@ static bl_status open_plans(const replay_options *o, int n, char **paths, inputs
     }
     if (strcmp(o->baseline, "contiguous") == 0 || strcmp(o->baseline, "greedy") == 0)
         return BL_OK;
+    static const char *const words[] = {"contiguous", "greedy"};
+    const char *near =
+        access(o->baseline, F_OK) != 0 ? bl_nearest_name(o->baseline, words, 2) : NULL;
+    if (near != NULL)
+        return bl_fail(err, BL_ERR_USAGE, "--baseline: no file \"%s\"; did you mean %s?",
+                       o->baseline, near);
     BL_TRY(bl_plan_load(o->baseline, &in->baseline, err));
     in->has_baseline = true;
     return set_rule(&in->baseline, o->baseline, o->rule, err);

@@ -11,6 +11,8 @@ bl_status bl_json_parse(const char *text, size_t bytes, const char *name, json_t
                         bl_error *err) {
     json_error_t why;
     json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &why);
+    if (bytes == 0)
+        return bl_fail_at(err, BL_ERR_PARSE, bl_at(name), "is empty");
     if (root == NULL)
         return bl_fail_at(err, BL_ERR_PARSE, bl_at_line(name, why.line), "column %d: %s",
                           why.column, why.text);

@@ -268,7 +268,7 @@ bl_status bl_plan_check_layers(const bl_plan *plan, const char *file, bl_error *
     for (int l = 0; l < placement->n_layers; l++) {
         if (bl_model_moe_index(model, placement->layers[l].layer) < 0)
             return bl_fail_at(err, BL_ERR_MODEL, bl_at_layer(file, placement->layers[l].layer),
-                              "is not a MoE layer of %s", plan->model_name);
+                              "is not a MoE layer of %s", model->name);
     }
     for (int m = 0; m < model->n_moe_layers; m++) {
         if (bl_placement_layer(placement, model->moe_layers[m]) == NULL)

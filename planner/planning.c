@@ -253,7 +253,7 @@ static void *work(void *user) {
         }
         r->stopped = r->stopped || st > 0;
         r->done++;
-        if (st >= 0)
+        if (st >= 0 && j->solution.score.max_over_mean > 0.0) /* not while only counting moves */
             bl_progress_line(r->progress,
                              "layer %d (%d of %d): max/mean %.4f, bound %.4f, gap %.2f %%",
                              j->layer, r->done, r->n_jobs, j->solution.score.max_over_mean,

@@ -245,6 +245,15 @@ check "more steps than there are, planned" notes "has 12 steps, so --steps 3:99 
     toy --trace steps.blt --slots 12 --steps 3:99 -o x.plan.json
 check "more steps than there are, scored" notes "has 12 steps, so --steps 3:99 ends at 12" \
     b replay --trace steps.blt --topology hgx-h100 --steps 3:99 base.plan.json
+check "a baseline misspelt" fails_with "did you mean greedy?" \
+    b replay --trace steps.blt --topology hgx-h100 base.plan.json --baseline greddy
+check "an empty file" fails_with "/dev/null: is empty" b diff base.plan.json /dev/null
+cat >"$work/deep.json" <<'END'
+{"name":"deep","num_hidden_layers":4,"moe_layers":[0,1,2],"num_experts":8,"num_experts_per_tok":2,
+ "hidden_size":64,"moe_intermediate_size":32}
+END
+check "another model's layers" fails_with "layer 3: is not a MoE layer of deep" \
+    b export base.plan.json --to sglang --model deep.json -o x.json
 check "slots below none" fails_with "one number from 0 up or auto" toy --trace one.blt --redundant -4 -o x.plan.json
 check "two numbers of slots" fails_with "one number from 0 up or auto" toy --trace one.blt --redundant 4,4 -o x.plan.json
 
