@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #define RING_DIRECTORY "/dev/shm" /* where POSIX shared memory objects are files on Linux */
 
@@ -22,27 +23,28 @@ typedef struct record_options {
     double wait_s;
 } record_options;
 
-static const bl_opt OPTIONS[] = {{.name = "ring",
-                                  .type = BL_OPT_LIST,
-                                  .offset = offsetof(record_options, rings),
-                                  .metavar = "NAME",
-                                  .help = "ring to record, as the engine named it; default: all "
-                                          "there are"},
-                                 {.name = "output",
-                                  .short_name = 'o',
-                                  .type = BL_OPT_STRING,
-                                  .offset = offsetof(record_options, out),
-                                  .metavar = "DIR",
-                                  .required = true,
-                                  .help = "directory to put trace.blt into; made if it is missing"},
-                                 {.name = "wait",
-                                  .type = BL_OPT_DURATION,
-                                  .offset = offsetof(record_options, wait_s),
-                                  .metavar = "TIME",
-                                  .min = 0,
-                                  .max = 1e9,
-                                  .help = "how long to wait for rings that are not there yet"},
-                                 {0}};
+static const bl_opt OPTIONS[] = {
+    {.name = "ring",
+     .type = BL_OPT_LIST,
+     .offset = offsetof(record_options, rings),
+     .metavar = "NAME",
+     .help = "ring to record, as the engine named it; default: all "
+             "there are"},
+    {.name = "output",
+     .short_name = 'o',
+     .type = BL_OPT_STRING,
+     .offset = offsetof(record_options, out),
+     .metavar = "DIR",
+     .required = true,
+     .help = "directory to put trace.blt into; made if it is missing, never overwritten"},
+    {.name = "wait",
+     .type = BL_OPT_DURATION,
+     .offset = offsetof(record_options, wait_s),
+     .metavar = "TIME",
+     .min = 0,
+     .max = 1e9,
+     .help = "how long to wait for rings that are not there yet"},
+    {0}};
 
 static void nap(void) {
     const struct timespec pause = {0, 2000000};
@@ -145,7 +147,13 @@ static bl_status run(void *user, int n_args, char **args, bl_error *err) {
     if (path == NULL)
         return bl_fail(err, BL_ERR_NOMEM, "out of memory");
     snprintf(path, room, "%s/trace.blt", options->out);
-    const bl_status st = record(options, path, err);
+    /* The file is written live, under its own name: what an earlier recorder left there is data. */
+    bl_status st;
+    if (access(path, F_OK) == 0)
+        st = bl_fail_at(err, BL_ERR_STATE, bl_at(path),
+                        "an earlier recording is there; name another directory or move it away");
+    else
+        st = record(options, path, err);
     free(path);
     return st;
 }

@@ -101,6 +101,13 @@ record() {
         grep -q "incomplete: rank 2" "$work/err"
 }
 check "record two ranks of three" record
+kept_recording() {
+    local before
+    before=$(cksum <"$work/rec/trace.blt")
+    fails_with "an earlier recording is there" "$ballast" record --ring "clitest-none-$$" -o "$work/rec" &&
+        [ "$before" = "$(cksum <"$work/rec/trace.blt")" ]
+}
+check "an earlier recording is not overwritten" kept_recording
 check "no such ring" fails_with "no ring" "$ballast" record --ring "clitest-none-$$" -o "$work/rec2"
 
 if [ -d "$shared/routing" ]; then
