@@ -100,10 +100,11 @@ static void inputs_free(inputs *in) {
 /* ---- opening ----------------------------------------------------------------------------------*/
 
 static bl_status check_options(const plan_options *o, bl_error *err) {
-    if (o->rule != BL_RULE_EVEN && o->rule != BL_RULE_FRACTIONS)
-        return bl_fail(err, BL_ERR_UNSUPPORTED,
-                       "rule %s is not planned for in this version; use even or fractions",
-                       bl_rule_names[o->rule]);
+    if (o->rule == BL_RULE_NEAREST || o->rule == BL_RULE_FIXED)
+        return bl_fail(
+            err, BL_ERR_UNSUPPORTED,
+            "rule %s is not planned for in this version; use even, fractions or per-step",
+            bl_rule_names[o->rule]);
     if (o->topology == NULL && o->ranks == 0)
         return bl_fail(err, BL_ERR_USAGE, "name the cluster with --topology, or at least --ranks");
     if (o->max_moves >= 0 && o->current == NULL)

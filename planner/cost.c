@@ -17,7 +17,8 @@ struct bl_cost {
     /* [n_levels + 1][n_ranks] per byte of a domain's rows, at the ports of the domain of level - 1
      * into `level`; 0 where nothing crosses */
     double *domain_in_s, *domain_out_s;
-    double *rows; /* [n_ranks] scratch: rows of each domain */
+    double *rows;   /* [n_ranks] scratch: rows of each domain */
+    double *evenly; /* [n_ranks] n_ranks each: as many rows as ranks, one from each */
 };
 
 static size_t domain_at(const bl_cost *cost, int level, int domain) {
@@ -85,6 +86,9 @@ static bl_status allocate(bl_cost *cost, bl_error *err) {
     BL_TRY(BL_CALLOC(cost->out_s, n, err));
     BL_TRY(BL_CALLOC(cost->domain_in_s, domains, err));
     BL_TRY(BL_CALLOC(cost->domain_out_s, domains, err));
+    BL_TRY(BL_CALLOC(cost->evenly, n, err));
+    for (int g = 0; g < n; g++)
+        cost->evenly[g] = n;
     return BL_CALLOC(cost->rows, n, err);
 }
 
@@ -122,6 +126,7 @@ void bl_cost_free(bl_cost *cost) {
     free(cost->domain_in_s);
     free(cost->domain_out_s);
     free(cost->rows);
+    free(cost->evenly);
     free(cost);
 }
 
@@ -159,6 +164,12 @@ static void exchange(bl_cost *cost, const double *rank_rows, double *in_s, doubl
     }
     *in_s = in;
     *out_s = out;
+}
+
+double bl_cost_counts_s(bl_cost *cost, int n_experts) {
+    double in_s, out_s;
+    exchange(cost, cost->evenly, &in_s, &out_s);
+    return cost->fixed_s + fmax(in_s, out_s) * 4.0 * n_experts;
 }
 
 double bl_cost_layer_s(bl_cost *cost, const bl_layer_placement *placement, const double *slot_rows,

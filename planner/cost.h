@@ -31,6 +31,10 @@ bl_status bl_cost_create(const bl_model *model, const bl_topology *topology, int
                          bl_cost **out, bl_error *err);
 void bl_cost_free(bl_cost *cost); /* NULL is fine */
 
+/* Seconds in which all ranks learn each other's counts of `n_experts` experts (4 bytes each, from
+ * every rank to every other): what a split that is made anew each step costs per layer and step. */
+double bl_cost_counts_s(bl_cost *cost, int n_experts);
+
 /* Seconds of one layer in one step: slot_rows[n_slots] token rows on each slot, rank_rows[n_ranks]
  * their sums. Uses scratch of the handle: one thread at a time. */
 double bl_cost_layer_s(bl_cost *cost, const bl_layer_placement *placement, const double *slot_rows,

@@ -1,6 +1,7 @@
 #include "planner/evaluate.h"
 
 #include "core/mem.h"
+#include "planner/flow.h"
 #include "planner/shares.h"
 
 #include <stdlib.h>
@@ -83,6 +84,8 @@ bl_status bl_evaluate_shares(const bl_problem *problem, const bl_layer_placement
 bl_status bl_evaluate(const bl_problem *problem, const bl_layer_placement *placement, bl_score *out,
                       bl_error *err) {
     BL_TRY(same_shape(problem, placement, err));
+    if (problem->rule == BL_RULE_PER_STEP)
+        return bl_flow_evaluate(problem, placement, out, err);
     double *share;
     BL_TRY(BL_CALLOC(share, bl_layer_n_slots(placement), err));
     bl_status st = bl_shares_of(problem, placement, share, err);

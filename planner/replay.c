@@ -3,6 +3,7 @@
 #include "core/mem.h"
 #include "core/rng.h"
 #include "core/split.h"
+#include "core/split_step.h"
 #include "planner/cost.h"
 #include "planner/diff.h"
 
@@ -152,7 +153,7 @@ static bl_status check_plan(const bl_plan *plan, const char *name, const bl_load
             return bl_fail_at(err, BL_ERR_MODEL, bl_at_layer(name, loads->layers[row]),
                               "is in the trace, but not in the plan");
     }
-    if (plan->rule != BL_RULE_EVEN && plan->rule != BL_RULE_FRACTIONS)
+    if (plan->rule == BL_RULE_NEAREST || plan->rule == BL_RULE_FIXED)
         return bl_fail_at(
             err, BL_ERR_UNSUPPORTED, bl_at(name),
             "rule \"%s\" needs to know where tokens come from, which a trace of loads "
@@ -183,6 +184,8 @@ static bl_status check_all(const bl_loads *loads, const bl_replay_options *o, bl
 typedef struct layer_scratch {
     double *share, *slot_rows, *rank_rows;
     int *slots_per_rank;
+    bl_step_split *split; /* under BL_RULE_PER_STEP instead of shares, else NULL */
+    uint64_t *split_rows;
 } layer_scratch;
 
 static void scratch_free(layer_scratch *s) {
@@ -190,6 +193,8 @@ static void scratch_free(layer_scratch *s) {
     free(s->slot_rows);
     free(s->rank_rows);
     free(s->slots_per_rank);
+    bl_step_split_free(s->split);
+    free(s->split_rows);
 }
 
 static bl_status scratch_create(const bl_plan *plan, const bl_layer_placement *placement,
@@ -203,6 +208,10 @@ static bl_status scratch_create(const bl_plan *plan, const bl_layer_placement *p
     BL_TRY(BL_CALLOC(s->slots_per_rank, placement->n_ranks, err));
     for (int rank = 0; rank < placement->n_ranks; rank++)
         s->slots_per_rank[rank] = placement->begin[rank + 1] - placement->begin[rank];
+    if (plan->rule == BL_RULE_PER_STEP) {
+        BL_TRY(BL_CALLOC(s->split_rows, n_slots, err));
+        return bl_step_split_create(placement, &s->split, err);
+    }
     if (plan->layers[l].share != NULL) {
         memcpy(s->share, plan->layers[l].share, (size_t)n_slots * sizeof *s->share);
         return BL_OK;
@@ -213,20 +222,39 @@ static bl_status scratch_create(const bl_plan *plan, const bl_layer_placement *p
     return BL_OK;
 }
 
-/* Fills slot_rows and rank_rows; false when the layer had no load in this step. */
-static bool lay_rows(const bl_layer_placement *placement, const uint64_t *count, layer_scratch *s) {
-    double total = 0.0;
-    for (int rank = 0; rank < placement->n_ranks; rank++) {
-        s->rank_rows[rank] = 0.0;
-        for (int slot = placement->begin[rank]; slot < placement->begin[rank + 1]; slot++) {
+/* Rows of each slot in this step. */
+static bl_status lay_slots(const bl_layer_placement *placement, const uint64_t *count,
+                           layer_scratch *s, bl_error *err) {
+    const int n_slots = bl_layer_n_slots(placement);
+    if (s->split == NULL) {
+        for (int slot = 0; slot < n_slots; slot++) {
             const int expert = placement->expert[slot];
             s->slot_rows[slot] =
                 expert == BL_NO_EXPERT ? 0.0 : s->share[slot] * (double)count[expert];
-            s->rank_rows[rank] += s->slot_rows[slot];
         }
+        return BL_OK;
+    }
+    bl_step_split_result result;
+    BL_TRY(bl_step_split_solve(s->split, count, 0.0, &result, err));
+    bl_step_split_rows(s->split, count, s->split_rows);
+    for (int slot = 0; slot < n_slots; slot++)
+        s->slot_rows[slot] = (double)s->split_rows[slot];
+    return BL_OK;
+}
+
+/* Fills slot_rows and rank_rows; *loaded is false when the layer had no load in this step. */
+static bl_status lay_rows(const bl_layer_placement *placement, const uint64_t *count,
+                          layer_scratch *s, bool *loaded, bl_error *err) {
+    BL_TRY(lay_slots(placement, count, s, err));
+    double total = 0.0;
+    for (int rank = 0; rank < placement->n_ranks; rank++) {
+        s->rank_rows[rank] = 0.0;
+        for (int slot = placement->begin[rank]; slot < placement->begin[rank + 1]; slot++)
+            s->rank_rows[rank] += s->slot_rows[slot];
         total += s->rank_rows[rank];
     }
-    return total > 0.0;
+    *loaded = total > 0.0;
+    return BL_OK;
 }
 
 static bl_status score_layer(run *r, const bl_plan *plan, int row, bl_replay_score *score,
@@ -234,15 +262,20 @@ static bl_status score_layer(run *r, const bl_plan *plan, int row, bl_replay_sco
     const bl_layer_placement *placement =
         bl_placement_layer(&plan->placement, r->loads->layers[row]);
     layer_scratch s = {0};
-    const bl_status st = scratch_create(plan, placement, &s, err);
+    bl_status st = scratch_create(plan, placement, &s, err);
+    const double counts_s = r->cost != NULL && plan->rule == BL_RULE_PER_STEP
+                                ? bl_cost_counts_s(r->cost, placement->n_experts)
+                                : 0.0;
     for (size_t i = 0; st >= 0 && i < r->n_steps; i++) {
-        if (!lay_rows(placement, bl_loads_row(r->loads, r->steps[i], row), &s))
+        bool loaded;
+        st = lay_rows(placement, bl_loads_row(r->loads, r->steps[i], row), &s, &loaded, err);
+        if (st < 0 || !loaded)
             continue;
         r->samples[(*n_samples)++] =
             bl_imbalance(s.rank_rows, s.slots_per_rank, placement->n_ranks);
         if (r->cost != NULL)
             score->step_us[i] +=
-                1e6 * bl_cost_layer_s(r->cost, placement, s.slot_rows, s.rank_rows);
+                1e6 * (counts_s + bl_cost_layer_s(r->cost, placement, s.slot_rows, s.rank_rows));
     }
     scratch_free(&s);
     return st;
@@ -369,6 +402,8 @@ static bl_status make_baseline(const run *r, bl_plan *out, bl_error *err) {
         st = make_greedy(r, &placement, err);
     if (st >= 0)
         st = bl_plan_create(&plan->model, &placement, out, err);
+    if (st >= 0 && plan->rule == BL_RULE_PER_STEP)
+        out->rule = plan->rule; /* an engine that splits each step does so on any placement */
     bl_placement_free(&placement);
     return st;
 }

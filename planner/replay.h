@@ -10,6 +10,9 @@
  *     balancedness  mean over (step, layer) of mean / max
  *     step_us       sum over layers of the modelled time of the step (planner/cost.h)
  *
+ * Under the rule per-step every step is split anew and exactly (core/split_step.h), and step_us holds
+ * the exchange of counts this takes.
+ *
  * Percentiles interpolate linearly between the sorted values.
  *
  * The verdict compares each plan with a baseline, the placement that would serve on otherwise. The

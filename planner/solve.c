@@ -4,6 +4,7 @@
 #include "planner/align.h"
 #include "planner/anchor.h"
 #include "planner/exact.h"
+#include "planner/flow_search.h"
 #include "planner/greedy.h"
 #include "planner/pairs.h"
 #include "planner/robust.h"
@@ -49,6 +50,13 @@ static double move_price(const bl_problem *problem) {
 static bl_status search_from(const bl_problem *problem, const bl_solve_options *options,
                              const bl_solution *solution, bl_layer_placement *placement,
                              bl_error *err) {
+    if (problem->rule == BL_RULE_PER_STEP) {
+        const bl_flow_search_options flow = {.seed = options->seed,
+                                             .proposals = options->iterations,
+                                             .time_s = options->time_s,
+                                             .move_price = BL_MOVE_PRICE};
+        return bl_flow_search(problem, &flow, placement, err);
+    }
     const bl_search_options search = {
         .seed = options->seed,
         .iterations = options->iterations,
@@ -322,7 +330,7 @@ static bl_status check_request(const bl_problem *problem, const bl_solve_options
     if (options->algorithm < BL_ALG_AUTO || options->algorithm > BL_ALG_CONTIGUOUS)
         return bl_fail(err, BL_ERR_USAGE, "there is no planning algorithm %d",
                        (int)options->algorithm);
-    if (problem->rule != BL_RULE_EVEN && problem->rule != BL_RULE_FRACTIONS)
+    if (problem->rule == BL_RULE_NEAREST || problem->rule == BL_RULE_FIXED)
         return bl_shares_unsupported(problem, err);
     return BL_OK;
 }

@@ -139,6 +139,8 @@ static void layer_time_by_hand(void **state) {
     const double slot_rows[] = {1, 4, 0.5, 0}, rank_rows[] = {5, 0.5};
     const double seconds = bl_cost_layer_s(cost, &placement.layers[0], slot_rows, rank_rows);
     assert_true(fabs(seconds - (2.0 + 0.1 + 0.2 + 3.0)) < 1e-12);
+    /* Counts of 4 experts, 16 B from the other rank at 100 B/s, one exchange of 1 s latency. */
+    assert_true(fabs(bl_cost_counts_s(cost, 4) - 1.16) < 1e-12);
     bl_cost_free(cost);
     bl_placement_free(&placement);
 

@@ -140,6 +140,36 @@ static void masked_ranks_do_not_count(void **state) {
     bl_topology_free(&topology);
 }
 
+/* Every step is split anew. The baseline on the same slots is split in the same way. */
+static void per_step_is_split_anew(void **state) {
+    (void)state;
+    bl_error err;
+    bl_loads loads = loads_of(2);
+    bl_topology topology = topology_of();
+    bl_plan plan = plan_of("[[0,1],[1]]", "{}");
+    bl_replay_options options = options_of(&plan, 1);
+    bl_replay even, split;
+    fill(100, 200);
+    count[1][0][0] = 301;
+    count[1][0][1] = 0;
+    count[1][1][0] = 0;
+    count[1][1][1] = 301;
+    assert_ok(bl_replay_run(&loads, &topology, &options, &even, &err));
+    plan.rule = BL_RULE_PER_STEP;
+    assert_ok(bl_replay_run(&loads, &topology, &options, &split, &err));
+    /* 150 and 150 twice; 301 and 0; 150 and 151 */
+    assert_true(fabs(split.plans[0].max - 2.0) < 1e-12);
+    assert_true(fabs(split.plans[0].mean - (1.0 + 1.0 + 2.0 + 302.0 / 301.0) / 4.0) < 1e-12);
+    assert_true(split.plans[0].mean < even.plans[0].mean);
+    assert_true(split.baseline.mean <= even.baseline.mean);
+    bl_replay_free(&even);
+    bl_replay_free(&split);
+    count[0][0][0] = UINT64_C(1) << 60;
+    assert_fails(bl_replay_run(&loads, &topology, &options, &split, &err), BL_ERR_RANGE, "2^44");
+    bl_plan_free(&plan);
+    bl_topology_free(&topology);
+}
+
 static void fractions_are_applied(void **state) {
     (void)state;
     bl_error err;
@@ -436,6 +466,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(metrics_by_hand),
         cmocka_unit_test(masked_ranks_do_not_count),
+        cmocka_unit_test(per_step_is_split_anew),
         cmocka_unit_test(fractions_are_applied),
         cmocka_unit_test(own_steps_are_left_out),
         cmocka_unit_test(verdicts),

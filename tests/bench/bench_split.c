@@ -2,7 +2,7 @@
  * bench_split.c: the per-step split: its time (design row 15) and what it gains (row 3).
  *
  * GLM-5.2's drifting windows, 75 MoE layers x 256 experts on 32 ranks x 9 slots. Plans are made
- * from windows_plan t, greedy on the window's sum; steps of 256 tokens per rank are drawn
+ * from windows_plan t, its sub-windows being the scenarios (greedy plans on their sum); steps of 256 tokens per rank are drawn
  * multinomially (seed 1) from windows_score t + 1, other texts, 24 for each plan. "imbalance" rows
  * are the mean and the 95th percentile of max/mean over all steps, layers and windows. Times are of
  * one split of one layer, over BATCHES batches of those steps. Prints CSV; without the data it
@@ -124,13 +124,14 @@ static bl_status split_step(const way *w, const bl_layer_placement *placement, b
     return BL_OK;
 }
 
-static bl_status plan_with(way *w, const double *load, bl_solution *solution, bl_error *err) {
+static bl_status plan_with(way *w, const double *load, int n_scenarios, bl_solution *solution,
+                           bl_error *err) {
     int slots[RANKS];
     for (int rank = 0; rank < RANKS; rank++)
         slots[rank] = SLOTS_PER_RANK;
     const bl_problem problem = {.n_experts = EXPERTS,
                                 .n_ranks = RANKS,
-                                .n_scenarios = 1,
+                                .n_scenarios = n_scenarios,
                                 .load = load,
                                 .slots_per_rank = slots,
                                 .rule = w->on_even ? BL_RULE_EVEN : w->rule,
@@ -143,9 +144,10 @@ static bl_status plan_with(way *w, const double *load, bl_solution *solution, bl
     return st;
 }
 
-static bl_status run_layer(way *w, const double *load, const uint64_t *counts, bl_error *err) {
+static bl_status run_layer(way *w, const double *load, int n_scenarios, const uint64_t *counts,
+                           bl_error *err) {
     bl_solution solution;
-    BL_TRY(plan_with(w, load, &solution, err));
+    BL_TRY(plan_with(w, load, n_scenarios, &solution, err));
     bl_step_split *split = NULL;
     bl_status st = bl_step_split_create(&solution.placement, &split, err);
     for (int step = 0; step < STEPS && st >= 0; step++)
@@ -174,7 +176,7 @@ static bl_status time_split(const windows *in, way *w, double slack, const char 
     bl_rng_seed(&rng, 1);
     BL_TRY(BL_CALLOC(counts, TIMED_STEPS * EXPERTS, err));
     window_sum(&in->plan, 0, 37, load);
-    bl_status st = plan_with(w, load, &solution, err);
+    bl_status st = plan_with(w, load, 1, &solution, err);
     window_sum(&in->score, 1, 37, load);
     alias_make(load, &a);
     for (int step = 0; step < TIMED_STEPS; step++)
@@ -216,6 +218,7 @@ static void print_way(way *w) {
 static bl_status run_windows(const windows *in, way *ways, size_t n_ways, size_t stride,
                              bl_error *err) {
     uint64_t counts[STEPS * EXPERTS];
+    double scenarios[8 * EXPERTS];
     bl_rng rng;
     bl_rng_seed(&rng, 1);
     for (size_t window = 0; window + 1 < in->plan.shape[0]; window += stride) {
@@ -226,9 +229,13 @@ static bl_status run_windows(const windows *in, way *ways, size_t n_ways, size_t
             alias_make(load, &a);
             for (int step = 0; step < STEPS; step++)
                 draw_step(&a, &rng, counts + step * EXPERTS);
-            window_sum(&in->plan, window, layer, load);
+            for (size_t sub = 0; sub < in->plan.shape[1]; sub++) {
+                for (size_t e = 0; e < EXPERTS; e++)
+                    scenarios[sub * EXPERTS + e] =
+                        bl_npy_real(&in->plan, item_at(&in->plan, window, sub, layer) + e);
+            }
             for (size_t i = 0; i < n_ways; i++)
-                BL_TRY(run_layer(&ways[i], load, counts, err));
+                BL_TRY(run_layer(&ways[i], scenarios, (int)in->plan.shape[1], counts, err));
         }
     }
     return BL_OK;
@@ -241,6 +248,7 @@ static bl_status bench(const windows *in, bl_error *err) {
          .algorithm = BL_ALG_GREEDY,
          .rule = BL_RULE_PER_STEP,
          .on_even = true},
+        {.name = "search; split", .algorithm = BL_ALG_SEARCH, .rule = BL_RULE_PER_STEP},
     };
     const size_t n_ways = sizeof ways / sizeof *ways;
     const char *text = getenv("BALLAST_BENCH_WINDOWS");

@@ -175,13 +175,24 @@ b plan --model model.json --ranks 3 --trace one.blt --redundant 0 -o uneven.plan
 check "uneven ranks are not for this engine" fails_with 'plan with --redundant 1' b export uneven.plan.json --to sglang -o no.json
 check "... and nothing is left behind" [ ! -e "$work/no.json" ]
 
+# ---- per-step split ----
+per_step() { quiet toy --trace steps.blt --slots 12 --steps 0:6 --rule per-step -o s.plan.json && holds "$work/s.plan.json" 'all(l["split"]["rule"] == "per-step" for l in d["layers"]) and d["provenance"]["rule"] == "per-step"'; }
+check "a plan for the per-step split" per_step
+scored_anew() {
+    quiet b replay --trace steps.blt --topology hgx-h100 a.plan.json --json >"$work/e.json" &&
+        quiet b replay --trace steps.blt --topology hgx-h100 a.plan.json --rule per-step --json >"$work/r.json" &&
+        python3 -c 'import json,sys; e,r=[json.load(open(f))["plans"][0]["imbalance"]["mean"] for f in sys.argv[1:]]; sys.exit(not 1 <= r < e)' "$work/e.json" "$work/r.json"
+}
+check "replay splits each step anew" scored_anew
+check "nearest without source ranks" fails_with 'where tokens come from' b replay --trace steps.blt --topology hgx-h100 a.plan.json --rule nearest
+
 # ---- refusals ----
 no_idle() { b import --from load-json idle.json --model model.json --layers moe -o idle.blt 2>/dev/null; }
 no_idle
 keeps() { b plan --model model.json --ranks 4 --slots 12 --trace idle.blt -o i.plan.json 2>"$work/warn" && grep -q 'layer 2.*keep their placement' "$work/warn" && holds "$work/i.plan.json" '2 in d["provenance"]["idle_layers"] + d["provenance"]["missing_layers"]'; }
 check "a layer without load keeps its place, with one warning" keeps
 check "... which --strict refuses" fails_with 'layer 2: has no load' b plan --model model.json --ranks 4 --slots 12 --trace idle.blt --strict -o no.plan.json
-check "nearest" fails_with 'use even or fractions' toy --trace one.blt --slots 12 --rule nearest -o no.plan.json
+check "nearest" fails_with 'use even, fractions or per-step' toy --trace one.blt --slots 12 --rule nearest -o no.plan.json
 check "an option of later" fails_with 'objective' toy --trace one.blt --slots 12 --objective time -o no.plan.json
 check "no slots" fails_with 'say how many slots' toy --trace one.blt -o no.plan.json
 check "too few slots" fails_with '--redundant 0' toy --trace one.blt --slots 7 -o no.plan.json
