@@ -2,11 +2,11 @@
  * bench_split.c: the per-step split: its time (design row 15) and what it gains (row 3).
  *
  * GLM-5.2's drifting windows, 75 MoE layers x 256 experts on 32 ranks x 9 slots. Plans are made
- * from windows_plan t, its sub-windows being the scenarios (greedy plans on their sum); steps of 256 tokens per rank are drawn
- * multinomially (seed 1) from windows_score t + 1, other texts, 24 for each plan. "imbalance" rows
- * are the mean and the 95th percentile of max/mean over all steps, layers and windows. Times are of
- * one split of one layer, over BATCHES batches of those steps. Prints CSV; without the data it
- * prints one "skipped" row. BALLAST_BENCH_WINDOWS=N looks at every N-th window only.
+ * from windows_plan t, its sub-windows being the scenarios (greedy plans on their sum); 24 steps of
+ * 256 tokens per rank for each plan are drawn multinomially (seed 1) from windows_score t + 1, other
+ * texts. "imbalance" rows are the mean and the 95th percentile of max/mean over all steps, layers
+ * and windows. Times are of one split of one layer, over BATCHES batches of such steps. Prints CSV;
+ * without the data it prints one "skipped" row. BALLAST_BENCH_WINDOWS=N: every N-th window only.
  */
 #include "core/mem.h"
 #include "core/npy.h"
