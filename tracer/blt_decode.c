@@ -211,7 +211,7 @@ static uint32_t widen(const unsigned char *at, int width, size_t n, int32_t *out
 static bool spread(const unsigned char *bitmap, size_t slots, size_t n, int32_t *ids) {
     size_t left = n;
     for (size_t slot = slots; slot-- > 0;) {
-        if (bitmap[slot / 8] >> (slot % 8) & 1u) {
+        if (((unsigned)bitmap[slot / 8] >> (slot % 8) & 1u) != 0) {
             ids[slot] = BL_EMPTY_SLOT;
         } else {
             if (left == 0)

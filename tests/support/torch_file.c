@@ -110,7 +110,7 @@ void bl_test_pt_tensor(bl_test_pt *pt, const int32_t *items, const int *shape, i
 const char *bl_test_pt_write(bl_test_pt *pt, const char *name) {
     bl_error err;
     static unsigned char file[1 << 17];
-    static char names[BL_TEST_PT_STORAGES + 1][24];
+    static char names[BL_TEST_PT_STORAGES + 1][40];
     const char *name_of[BL_TEST_PT_STORAGES + 1];
     const unsigned char *data[BL_TEST_PT_STORAGES + 1];
     size_t sizes[BL_TEST_PT_STORAGES + 1];
