@@ -137,7 +137,8 @@ static bl_status unpack(bl_recorder *r, const bl_ring_entry *entry, const unsign
     r->ids = ids;
     BL_TRY(st);
     for (size_t slot = 0; slot < slots; slot++) {
-        const bool empty = bitmap > 0 && (body[slots * width + slot / 8] >> (slot % 8) & 1u) != 0;
+        const bool empty =
+            bitmap > 0 && ((unsigned)body[slots * width + slot / 8] >> (slot % 8) & 1u) != 0;
         r->ids[slot] = empty ? BL_EMPTY_SLOT : (int32_t)id_of(body, (int)width, slot);
     }
     return BL_OK;
