@@ -9,12 +9,14 @@
 
 /* ---- prompts ------------------------------------------------------------------------------- */
 
-/* Start of the next line that holds only ---, or `bytes`; *after: where the text goes on. */
+/* Start of the next line that holds only --- (a carriage return may follow), or `bytes`; *after:
+ * where the text goes on. */
 static size_t find_separator(const char *text, size_t bytes, size_t from, size_t *after) {
     for (size_t at = from; at < bytes; at = *after) {
         const char *newline = memchr(text + at, '\n', bytes - at);
-        const size_t end = newline != NULL ? (size_t)(newline - text) : bytes;
+        size_t end = newline != NULL ? (size_t)(newline - text) : bytes;
         *after = end < bytes ? end + 1 : bytes;
+        end -= end > at && text[end - 1] == '\r';
         if (end - at == 3 && memcmp(text + at, "---", 3) == 0)
             return at;
     }
@@ -32,7 +34,7 @@ bl_status bl_prompts_split(const char *text, size_t bytes, const char *file, bl_
         size_t after;
         const size_t end = find_separator(text, bytes, begin, &after);
         size_t stop = end;
-        while (stop > begin && text[stop - 1] == '\n')
+        while (stop > begin && (text[stop - 1] == '\n' || text[stop - 1] == '\r'))
             stop--;
         void *items = prompts;
         st = bl_grow(&items, &capacity, n + 1, sizeof *prompts, err);

@@ -23,9 +23,9 @@ typedef struct bl_prompt {
     size_t bytes;              /* > 0 */
 } bl_prompt;
 
-/* Split `text` into prompts: separated by lines that hold only ---, trailing newlines stripped. A
- * separator at the very end is allowed; an empty prompt is BL_ERR_PARSE with its line. The array is
- * the caller's (free), its texts point into `text`. */
+/* Split `text` into prompts: separated by lines that hold only ---, trailing newlines stripped;
+ * lines may end in CR LF. A separator at the very end is allowed; an empty prompt is BL_ERR_PARSE
+ * with its line. The array is the caller's (free), its texts point into `text`. */
 bl_status bl_prompts_split(const char *text, size_t bytes, const char *file, bl_prompt **out,
                            int *n_prompts, bl_error *err);
 

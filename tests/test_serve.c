@@ -76,6 +76,7 @@ static void prompts_split_at_lines_of_three_dashes(void **state) {
         {"\n\none\n---\n", 1, {"\n\none"}},
         {"one\n---", 1, {"one"}},
         {"one\n---\n\n\n", 1, {"one"}},
+        {"one\r\n---\r\ntwo\r\n", 2, {"one", "two"}},
     };
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
         bl_error err;

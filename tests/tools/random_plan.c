@@ -33,8 +33,12 @@ static bl_status make(char **args, int n_args, bl_error *err) {
     const int n_ranks = atoi(args[2]);
     bl_rng_seed(&rng, strtoull(args[0], NULL, 10));
     BL_TRY(bl_model_load(args[1], &model, err));
+    const int per_rank = atoi(args[3]);
+    if (per_rank < 1 || per_rank > model.n_experts || per_rank * n_ranks < model.n_experts)
+        return bl_fail(err, BL_ERR_USAGE, "%d slots on %d ranks cannot hold %d experts once each",
+                       per_rank, n_ranks, model.n_experts);
     for (int rank = 0; rank < n_ranks && rank < 256; rank++)
-        slots[rank] = atoi(args[3]);
+        slots[rank] = per_rank;
     BL_TRY(bl_placement_create(n_ranks, model.n_experts, model.moe_layers, model.n_moe_layers,
                                slots, &placement, err));
     for (int l = 0; l < placement.n_layers; l++)
