@@ -14,11 +14,11 @@
 
 typedef struct plan_options {
     bl_opt_list traces;
-    const char *model, *topology, *redundant, *slots_per_rank, *mask, *current, *output;
+    const char *model, *topology, *redundant, *slots_per_rank, *mask, *current, *output, *over;
     int64_t ranks, slots, max_moves, seed, threads;
     int rule, algorithm, phase;
     bl_opt_range steps;
-    double min_gain, time_s;
+    double min_gain, time_s, half_life;
     bool strict, json;
 } plan_options;
 
@@ -46,6 +46,11 @@ static const bl_opt OPTIONS[] = {
      .help = "plan on this phase only"},
     {"steps", 0, BL_OPT_RANGE, AT(steps), .metavar = "A:B",
      .help = "plan on these steps only, 0-based and half-open"},
+    {"over", 0, BL_OPT_STRING, AT(over), .metavar = "mean|p95|cvar:A|sample",
+     .help = "what counts over steps: their mean, the worst twentieth, the worst 1 - A; sample: no "
+             "more than the steps given"},
+    {"half-life", 0, BL_OPT_REAL, AT(half_life), .metavar = "STEPS", .min = 0, .max = 1e12,
+     .help = "older steps count less: half after so many; 0: all alike"},
     {"algorithm", 0, BL_OPT_CHOICE, AT(algorithm), .choices = bl_algorithm_names,
      .help = "how to look for the placement"},
     {"current", 0, BL_OPT_STRING, AT(current), .metavar = "FILE",
@@ -53,7 +58,8 @@ static const bl_opt OPTIONS[] = {
     {"max-moves", 0, BL_OPT_INT, AT(max_moves), .metavar = "N", .min = 0, .max = 1e12,
      .help = "copies that may travel from the current placement, over all layers"},
     {"min-gain", 0, BL_OPT_REAL, AT(min_gain), .metavar = "X", .min = 0, .max = 1,
-     .help = "keep a layer's current placement unless max/mean falls by this fraction"},
+     .help = "keep a layer's current placement unless it gains this fraction; by default 0.03, and "
+             "0.008 from 4 scenarios on"},
     {"time", 0, BL_OPT_DURATION, AT(time_s), .metavar = "SECONDS", .min = 1e-3, .max = 1e6,
      .help = "stop by the clock, for all layers together; the plan is then not reproducible"},
     {"seed", 0, BL_OPT_INT, AT(seed), .metavar = "N", .min = 0, .max = 1e15,
@@ -72,7 +78,8 @@ static void set_defaults(void *options) {
     const long online = sysconf(_SC_NPROCESSORS_ONLN);
     o->slots = o->max_moves = -1;
     o->seed = 1;
-    o->min_gain = BL_MIN_GAIN_DEFAULT;
+    o->min_gain = -1.0;
+    o->over = "mean";
     o->threads = online < 1 ? 1 : online > 64 ? 64 : online;
     o->phase = -1;
     o->steps.end = INT64_MAX;
@@ -373,6 +380,8 @@ static bl_status make_plan(const plan_options *o, const inputs *in, bl_error *er
     options.current = in->has_current ? &in->current : NULL;
     options.max_moves = o->max_moves;
     options.min_gain = o->min_gain;
+    options.half_life = o->half_life;
+    BL_TRY(bl_over_parse(o->over, &options.over, err));
     options.n_threads = (int)o->threads;
     options.compare = true;
     options.strict = o->strict;
@@ -417,7 +426,13 @@ const bl_verb bl_verb_plan = {
         "steps. "
         "The plan minimises max/mean of token rows over the ranks, layer by layer, and is printed "
         "with "
-        "a bound that no placement can beat.\n\n"
+        "a bound that no placement can beat. From 4 scenarios on they count as a sample of the "
+        "traffic "
+        "to come: --over names what counts over them, experts that scatter between alike scenarios "
+        "are "
+        "spread and copied first, and the plan gives up some of its balance on these very steps to "
+        "keep "
+        "more of it on others (--over sample does not).\n\n"
         "With --current the plan starts from the placement in force: a layer is left alone unless "
         "its balance improves by --min-gain, and an unchanged load moves nothing. FILE is a plan "
         "or "

@@ -3,6 +3,7 @@
 #include "core/mem.h"
 #include "core/rng.h"
 #include "planner/budget.h"
+#include "planner/robust.h"
 
 #include <limits.h>
 #include <math.h>
@@ -52,6 +53,51 @@ struct run {
     bl_error error;
 };
 
+/* ---- the objective ---------------------------------------------------------------------------- */
+
+static const char *const over_names[] = {"mean", "p95", "cvar", "sample"}; /* by bl_over */
+
+bl_status bl_over_parse(const char *text, bl_objective_over *out, bl_error *err) {
+    for (int kind = BL_OVER_MEAN; kind <= BL_OVER_SAMPLE; kind++) {
+        if (kind != BL_OVER_CVAR && strcmp(text, over_names[kind]) == 0) {
+            *out = (bl_objective_over){.kind = (bl_over)kind};
+            return BL_OK;
+        }
+    }
+    char *end = NULL;
+    const double level = strncmp(text, "cvar:", 5) == 0 ? strtod(text + 5, &end) : -1.0;
+    if (end == NULL || end == text + 5 || *end != '\0' || !(level >= 0.0 && level < 1.0))
+        return bl_fail(err, BL_ERR_USAGE,
+                       "\"%s\" is no objective over steps; there are mean, p95, sample and cvar:A "
+                       "with 0 <= A < 1 (cvar:0.9: the mean of the worst tenth)",
+                       text);
+    *out = (bl_objective_over){BL_OVER_CVAR, level};
+    return BL_OK;
+}
+
+/* As bl_problem has it. */
+static double tail_of(const run *r) {
+    const bl_objective_over *over = &r->options->over;
+    if (over->kind == BL_OVER_SAMPLE || r->options->rule == BL_RULE_PER_STEP ||
+        r->n_scenarios < BL_ROBUST_SCENARIOS)
+        return 0.0;
+    return over->kind == BL_OVER_P95 ? 0.05 : over->kind == BL_OVER_CVAR ? 1.0 - over->level : 1.0;
+}
+
+static double min_gain_of(const run *r) {
+    if (r->options->min_gain >= 0.0)
+        return r->options->min_gain;
+    return tail_of(r) > 0.0 ? BL_ROBUST_MIN_GAIN : BL_MIN_GAIN_DEFAULT;
+}
+
+/* What a step counts, against the last one. */
+static double weight_of(const run *r, size_t step) {
+    const double half_life = r->options->half_life;
+    return half_life > 0.0
+               ? exp2((double)(step + 1) / half_life - (double)r->loads->n_steps / half_life)
+               : 1.0;
+}
+
 /* ---- scenarios --------------------------------------------------------------------------------*/
 
 static bl_status fill_scenarios(const run *r, job *j, bl_error *err) {
@@ -62,10 +108,11 @@ static bl_status fill_scenarios(const run *r, job *j, bl_error *err) {
     BL_TRY(BL_CALLOC(j->load, items, err));
     for (size_t step = 0; j->row >= 0 && step < r->loads->n_steps; step++) {
         const uint64_t *count = bl_loads_row(r->loads, step, j->row);
+        const double weight = weight_of(r, step);
         double *load = j->load + step / r->steps_per_scenario * experts;
         for (size_t e = 0; e < experts; e++) {
-            load[e] += (double)count[e];
-            j->total += (double)count[e];
+            load[e] += weight * (double)count[e];
+            j->total += weight * (double)count[e];
         }
     }
     j->idle = !(j->total > 0.0);
@@ -142,7 +189,8 @@ static bl_status make_jobs(run *r, bl_error *err) {
             .current =
                 o->current != NULL ? bl_placement_layer(&o->current->placement, j->layer) : NULL,
             .max_moves = -1,
-            .min_gain = o->min_gain,
+            .min_gain = min_gain_of(r),
+            .tail = tail_of(r),
         };
         if (j->idle && n_idle++ == 0)
             first_idle = j->layer;
@@ -484,20 +532,33 @@ static json_t *traces_of(const bl_loads *loads) {
     return traces;
 }
 
+static void name_over(const run *r, char *name, size_t size) {
+    const bl_objective_over *over = &r->options->over;
+    if (over->kind == BL_OVER_CVAR)
+        snprintf(name, size, "cvar:%g", over->level);
+    else
+        snprintf(name, size, "%s", over_names[over->kind]);
+}
+
 /* How the plan came about; nothing in it depends on when or where it was made. */
 static json_t *provenance_of(const run *r, const bl_topology *topology,
                              const bl_planning_summary *s) {
     const bl_planning_options *o = r->options;
     const int64_t last = (int64_t)r->loads->step_id[r->loads->n_steps - 1] + 1;
     const int64_t end = o->end_step < last ? o->end_step : last;
+    char over[32];
+    name_over(r, over, sizeof over);
     json_t *p = json_pack(
         "{s:s, s:s, s:s, s:s, s:s, s:I, s:[I,I], s:I, s:I, s:i}", "tool", "ballast " BL_VERSION,
-        "objective", "tokens", "over", "mean", "rule", bl_rule_names[o->rule], "algorithm",
+        "objective", "tokens", "over", over, "rule", bl_rule_names[o->rule], "algorithm",
         bl_algorithm_names[o->solve.algorithm], "seed", (json_int_t)o->solve.seed, "steps",
         (json_int_t)o->first_step, (json_int_t)end, "n_steps", (json_int_t)r->loads->n_steps,
         "steps_per_scenario", (json_int_t)r->steps_per_scenario, "scenarios", r->n_scenarios);
     if (p == NULL)
         return NULL;
+    json_object_set_new(p, "robust", json_boolean(tail_of(r) > 0.0));
+    if (o->half_life > 0.0)
+        json_object_set_new(p, "half_life", json_real(o->half_life));
     json_object_set_new(p, "phase", json_string(o->phase != NULL ? o->phase : "all"));
     json_object_set_new(p, "trace", json_string(r->loads->digest));
     if (r->loads->n_parts > 1)

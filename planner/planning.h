@@ -8,6 +8,11 @@
  * Each selected step of the trace is one scenario; a trace of more steps than max_scenarios is cut
  * into that many blocks of consecutive steps, summed, and provenance says so.
  *
+ * Scenarios are a sample of the traffic to come. From BL_ROBUST_SCENARIOS of them on, plans are
+ * therefore searched (but for per-step splits, which level what comes themselves) with planner/robust.h, whose cost is the mean over scenarios (over = mean), the
+ * mean over the worst twentieth (p95, which lies at that part's edge) or over the worst part (cvar).
+ * With a half-life older scenarios count less, and so they do in the scores.
+ *
  * A layer without load in the selected steps, or without records in the trace, keeps the current
  * placement, or the one engines start with, and is listed. Fewer than half of the layers with load
  * is refused: that is a broken recorder or a wrong layer convention, not traffic.
@@ -31,6 +36,16 @@
 
 #define BL_MAX_SCENARIOS 64
 
+typedef enum bl_over { BL_OVER_MEAN, BL_OVER_P95, BL_OVER_CVAR, BL_OVER_SAMPLE } bl_over;
+
+typedef struct bl_objective_over {
+    bl_over kind; /* BL_OVER_SAMPLE: level exactly these scenarios, however many */
+    double level; /* cvar: the mean of the worst 1 - level; 0 <= level < 1 */
+} bl_objective_over;
+
+/* "mean", "p95", "cvar:A" with 0 <= A < 1, or "sample". */
+bl_status bl_over_parse(const char *text, bl_objective_over *out, bl_error *err);
+
 typedef struct bl_planning_options {
     bl_capacity capacity; /* slots of each rank; borrowed */
     int n_ranks;
@@ -38,7 +53,9 @@ typedef struct bl_planning_options {
     bl_solve_options solve; /* solve.time_s is for all layers together */
     const bl_plan *current; /* the placement in force, or NULL; borrowed */
     int64_t max_moves;      /* over all layers; -1: no limit */
-    double min_gain;        /* as in bl_problem */
+    double min_gain;        /* as in bl_problem; < 0: BL_MIN_GAIN_DEFAULT, or BL_ROBUST_MIN_GAIN */
+    bl_objective_over over;
+    double half_life; /* steps after which one counts half of what follows; 0: all alike */
     int max_scenarios;
     int n_threads;
     bool compare;                 /* also score the placement before and the greedy one */
@@ -51,7 +68,7 @@ typedef struct bl_planning_options {
     ((bl_planning_options){.rule = BL_RULE_EVEN,              \
                            .solve = BL_SOLVE_OPTIONS_INIT,    \
                            .max_moves = -1,                   \
-                           .min_gain = BL_MIN_GAIN_DEFAULT,   \
+                           .min_gain = -1.0,                  \
                            .max_scenarios = BL_MAX_SCENARIOS, \
                            .n_threads = 1,                    \
                            .end_step = INT64_MAX})

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-#define BETA 8.0
+#define BETA 16.0
 /* Proposals between looks at the clock, the temperature and the interrupt flag. */
 #define STRIDE 256
 #define PROPOSALS_PER_SLOT 1400

@@ -43,8 +43,12 @@ static double closeness(const bl_solve_options *options) {
     return options->algorithm == BL_ALG_EXACT ? 1e-9 : BL_SEARCH_CLOSE;
 }
 
+static bool is_robust(const bl_problem *problem) {
+    return problem->tail > 0.0 && problem->rule != BL_RULE_PER_STEP;
+}
+
 static double move_price(const bl_problem *problem) {
-    return problem->tail > 0.0 ? BL_ROBUST_MOVE_PRICE : BL_MOVE_PRICE;
+    return is_robust(problem) ? BL_ROBUST_MOVE_PRICE : BL_MOVE_PRICE;
 }
 
 static bl_status search_from(const bl_problem *problem, const bl_solve_options *options,
@@ -111,7 +115,7 @@ static bl_status search_afresh(const bl_problem *problem, const bl_solve_options
 /* What the search minimises: the score, or the cost of a plan for what is still to come. */
 static bl_status value_of(const bl_problem *problem, const bl_layer_placement *placement,
                           double *out, bl_error *err) {
-    if (problem->tail > 0.0)
+    if (is_robust(problem))
         return bl_robust_cost(problem, placement, out, err);
     bl_score score;
     BL_TRY(bl_evaluate(problem, placement, &score, err));

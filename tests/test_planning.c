@@ -207,6 +207,66 @@ static void threads_and_repeats_give_the_same_plan(void **state) {
     world_free(w);
 }
 
+/* "over" in words, and what a plan made with it says of itself. */
+static void objective_over_steps(void **state) {
+    (void)state;
+    bl_error err;
+    bl_objective_over over;
+    assert_ok(bl_over_parse("mean", &over, &err));
+    assert_int_equal(over.kind, BL_OVER_MEAN);
+    assert_ok(bl_over_parse("p95", &over, &err));
+    assert_int_equal(over.kind, BL_OVER_P95);
+    assert_ok(bl_over_parse("cvar:0.75", &over, &err));
+    assert_int_equal(over.kind, BL_OVER_CVAR);
+    assert_true(fabs(over.level - 0.75) < 1e-12);
+    static const char *const wrong[] = {"",         "cvar",      "cvar:", "cvar:1", "cvar:-0.1",
+                                        "cvar:nan", "cvar:0.5x", "max",   "mean "};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        assert_fails(bl_over_parse(wrong[i], &over, &err), BL_ERR_USAGE, "cvar:A");
+
+    world *w = world_new(7);
+    bl_plan plan;
+    w->options.over = over;
+    planned(w, &plan);
+    assert_string_equal(json_string_value(provenance(&plan, "over")), "cvar:0.75");
+    assert_true(json_is_true(provenance(&plan, "robust")));
+    bl_plan_free(&plan);
+    w->options.max_scenarios = 3; /* too few to be a sample */
+    planned(w, &plan);
+    assert_true(json_is_false(provenance(&plan, "robust")));
+    bl_plan_free(&plan);
+    w->options.max_scenarios = BL_MAX_SCENARIOS;
+    w->options.over.kind = BL_OVER_SAMPLE;
+    const double sample = planned(w, &plan).score.mean;
+    assert_string_equal(json_string_value(provenance(&plan, "over")), "sample");
+    bl_plan_free(&plan);
+    w->options.over.kind = BL_OVER_MEAN;
+    const double mean = planned(w, &plan).score.mean;
+    assert_true(sample <= mean); /* on the very steps planned on */
+    bl_plan_free(&plan);
+    world_free(w);
+}
+
+/* A half-life far below a step leaves the last step alone. */
+static void old_steps_count_less(void **state) {
+    (void)state;
+    world *w = world_new(2);
+    bl_plan both, last;
+    w->options.solve.algorithm = BL_ALG_GREEDY;
+    w->options.half_life = 1.0 / 64.0;
+    planned(w, &both);
+    assert_true(fabs(json_real_value(provenance(&both, "half_life")) - 1.0 / 64.0) < 1e-12);
+    w->options.half_life = 0.0;
+    memset(row_of(w, 0, 0), 0, LAYERS * EXPERTS * sizeof *w->count);
+    planned(w, &last);
+    for (int l = 0; l < LAYERS; l++)
+        assert_true(fabs(both.layers[l].score.max_over_mean - last.layers[l].score.max_over_mean) <
+                    1e-9);
+    bl_plan_free(&both);
+    bl_plan_free(&last);
+    world_free(w);
+}
+
 static void long_traces_become_blocks(void **state) {
     (void)state;
     world *w = world_new(130);
@@ -546,6 +606,8 @@ int main(void) {
         cmocka_unit_test(broken_traces_are_refused_by_name),
         cmocka_unit_test(current_must_match),
         cmocka_unit_test(unchanged_load_moves_nothing),
+        cmocka_unit_test(objective_over_steps),
+        cmocka_unit_test(old_steps_count_less),
         cmocka_unit_test(move_budget_is_kept_over_all_layers),
         cmocka_unit_test(masked_rank_holds_nothing),
         cmocka_unit_test(fractions_are_carried_and_level),

@@ -193,6 +193,7 @@ keeps() { b plan --model model.json --ranks 4 --slots 12 --trace idle.blt -o i.p
 check "a layer without load keeps its place, with one warning" keeps
 check "... which --strict refuses" fails_with 'layer 2: has no load' b plan --model model.json --ranks 4 --slots 12 --trace idle.blt --strict -o no.plan.json
 check "nearest" fails_with 'use even, fractions or per-step' toy --trace one.blt --slots 12 --rule nearest -o no.plan.json
+check "an objective over steps that is none" fails_with 'cvar:A' toy --trace one.blt --slots 12 --over max -o no.plan.json
 check "an option of later" fails_with 'objective' toy --trace one.blt --slots 12 --objective time -o no.plan.json
 check "no slots" fails_with 'say how many slots' toy --trace one.blt -o no.plan.json
 check "too few slots" fails_with '--redundant 0' toy --trace one.blt --slots 7 -o no.plan.json
@@ -304,6 +305,14 @@ check "planned on both, scored in the other order" left_out 5 b.blt a.blt -- ab.
 check "planned on both, scored on the first" left_out 2 a.blt -- ab.plan.json
 check "planned on both, scored on the second" left_out 3 b.blt -- ab.plan.json
 check "planned on the first, scored on the second" left_out 0 b.blt -- a.plan.json
+
+# ---- what counts over the steps ----
+check "over the worst steps" quiet toy --trace steps.blt --slots 12 --over cvar:0.75 --half-life 4 -o worst.plan.json
+check "... says so" holds "$work/worst.plan.json" 'd["provenance"]["over"] == "cvar:0.75" and d["provenance"]["robust"] and d["provenance"]["half_life"] == 4'
+check "over the mean, by default" holds "$work/a.plan.json" 'd["provenance"]["over"] == "mean" and d["provenance"]["robust"]'
+check "over these steps alone" quiet toy --trace steps.blt --slots 12 --steps 0:6 --over sample -o sample.plan.json
+check "... is no worse on them" holds "$work/sample.plan.json" 'not d["provenance"]["robust"] and all(
+    l["score"]["max_over_mean"] <= m["score"]["max_over_mean"] for l, m in zip(d["layers"], json.load(open("'"$work"'/a.plan.json"))["layers"]))'
 
 # ---- real loads, all the way ----
 glm=$(cd "$shared" 2>/dev/null && pwd)

@@ -1,0 +1,268 @@
+/* Plans for texts not seen: the cost by hand, the search against all placements, unseen loads. */
+#include "tests/support/support.h"
+
+#include "planner/robust.h"
+#include "planner/solve.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { EXPERTS = 48, RANKS = 8, SLOTS = 7, SEEN = 12, UNSEEN = 40 };
+
+static bl_problem problem_of(const double *load, int n_scenarios, int n_experts, int n_ranks,
+                             const int *slots) {
+    return (bl_problem){.n_experts = n_experts,
+                        .n_ranks = n_ranks,
+                        .n_scenarios = n_scenarios,
+                        .load = load,
+                        .slots_per_rank = slots,
+                        .rule = BL_RULE_EVEN,
+                        .max_moves = -1,
+                        .tail = 1.0};
+}
+
+static bl_layer_placement placed(const bl_problem *problem, const int32_t *expert) {
+    bl_error err;
+    bl_layer_placement made;
+    assert_ok(bl_problem_empty_placement(problem, &made, &err));
+    memcpy(made.expert, expert, (size_t)bl_problem_n_slots(problem) * sizeof *expert);
+    return made;
+}
+
+static double cost_of(const bl_problem *problem, const bl_layer_placement *placement) {
+    bl_error err;
+    double cost = 0.0;
+    assert_ok(bl_robust_cost(problem, placement, &cost, &err));
+    return cost;
+}
+
+/* Two experts on two ranks, three scenarios of mean rank loads 2, 2 and 4, and one without load:
+ *
+ *     loads        in mean rank loads   nearest        squared differences
+ *     0:  3, 1     1.5  0.5             2              1/16, 1/16
+ *     1:  1, 3     0.5  1.5             2              9/16, 9/16
+ *     2:  5, 3     1.25 0.75            0              1/16, 1/16
+ *
+ * With weights 1/4, 1/4, 1/2 the halved differences average (1 + 9 + 2) / 128 = 3/32 for both, and
+ * 16 / 2 times that is a charge of 3/4 for an only copy. */
+static const double three[] = {3, 1, 1, 3, 5, 3, 0, 0};
+
+static double norm(double a, double b) {
+    return pow(pow(a, 8) + pow(b, 8), 1.0 / 8.0);
+}
+
+static void cost_by_hand(void **state) {
+    (void)state;
+    const int slots[] = {1, 1}, wide[] = {2, 2};
+    bl_problem problem = problem_of(three, 4, 2, 2, slots);
+    bl_layer_placement apart = placed(&problem, (const int32_t[]){0, 1});
+    const double y0 = norm(2.25, 1.25), y1 = norm(1.25, 2.25), y2 = norm(2.0, 1.5);
+    assert_true(fabs(cost_of(&problem, &apart) - (y0 / 4 + y1 / 4 + y2 / 2)) < 1e-12);
+    problem.tail = 0.5; /* of three with load: the worst two */
+    assert_true(fabs(cost_of(&problem, &apart) - (y0 + y1) / 2) < 1e-12);
+    problem.tail = 0.01;
+    assert_true(fabs(cost_of(&problem, &apart) - y0) < 1e-12);
+    bl_layer_placement_free(&apart);
+    /* Everything everywhere: level ranks, each with twice a quarter of the charge. */
+    problem = problem_of(three, 4, 2, 2, wide);
+    bl_layer_placement both = placed(&problem, (const int32_t[]){0, 1, 0, 1});
+    assert_true(fabs(cost_of(&problem, &both) - norm(1.375, 1.375)) < 1e-12);
+    bl_layer_placement_free(&both);
+}
+
+/* ---- the search against all placements -------------------------------------------------------- */
+
+typedef struct brute {
+    const bl_problem *problem;
+    bl_layer_placement placement;
+    double best;
+} brute;
+
+/* Every content of the slots from `slot` on; those that break a hard rule are passed over. */
+static void look_at_all(brute *b, int slot) {
+    bl_layer_placement *p = &b->placement;
+    if (slot < bl_layer_n_slots(p)) {
+        for (int32_t e = 0; e < b->problem->n_experts; e++) {
+            p->expert[slot] = e;
+            look_at_all(b, slot + 1);
+        }
+    } else if (bl_layer_placement_check(p, NULL, NULL) == BL_OK) {
+        b->best = fmin(b->best, cost_of(b->problem, p));
+    }
+}
+
+static void tiny_instances_are_solved(void **state) {
+    (void)state;
+    static const int shapes[][3] = {{3, 1, 2}, {2, 2, 1}, {2, 2, 2}};
+    bl_error err;
+    bl_rng rng;
+    bl_rng_seed(&rng, 5);
+    for (int round = 0; round < 24; round++) {
+        double load[5 * 4];
+        for (int i = 0; i < 20; i++)
+            load[i] = bl_rng_below(&rng, 30);
+        load[0] += 1.0;
+        bl_problem problem = problem_of(load, 5, 4, 3, shapes[round % 3]);
+        problem.tail = round % 2 == 0 ? 1.0 : 0.4;
+        brute b = {.problem = &problem, .best = INFINITY};
+        assert_ok(bl_problem_empty_placement(&problem, &b.placement, &err));
+        look_at_all(&b, 0);
+        bl_solution solution;
+        assert_ok(bl_solve(&problem, &BL_SOLVE_OPTIONS_INIT, &solution, &err));
+        const double found = cost_of(&problem, &solution.placement);
+        if (fabs(found - b.best) > 1e-9 * b.best)
+            fail_msg("round %d: found %.9f, best %.9f", round, found, b.best);
+        bl_solution_free(&solution);
+        bl_layer_placement_free(&b.placement);
+    }
+}
+
+/* ---- unseen loads ----------------------------------------------------------------------------- */
+
+/* A world of experts of much the same mean, a sixth of which run hot now and then; and topics, each
+ * with its own experts. */
+typedef struct world {
+    double mean[4][EXPERTS];
+    bool bursts[EXPERTS];
+} world;
+
+static void world_make(bl_rng *rng, world *w) {
+    for (int e = 0; e < EXPERTS; e++) {
+        w->bursts[e] = e % 6 == 0;
+        for (int topic = 0; topic < 4; topic++)
+            w->mean[topic][e] = 50.0 + 100.0 * bl_rng_unit(rng) * bl_rng_unit(rng);
+    }
+}
+
+static void texts_draw(bl_rng *rng, const world *w, int n, double *load) {
+    for (int s = 0; s < n; s++) {
+        for (int e = 0; e < EXPERTS; e++) {
+            const double factor = w->bursts[e] ? (bl_rng_below(rng, 3) == 0 ? 5.0 : 0.5) : 1.0;
+            load[s * EXPERTS + e] =
+                floor(w->mean[s % 4][e] * factor * (0.8 + 0.4 * bl_rng_unit(rng)));
+        }
+    }
+}
+
+static void slots_fill(int *slots) {
+    for (int rank = 0; rank < RANKS; rank++)
+        slots[rank] = SLOTS;
+}
+
+/* Mean over texts not seen of max/mean. */
+static double unseen_score(const bl_layer_placement *placement, const double *load,
+                           const int *slots) {
+    bl_error err;
+    const bl_problem problem = problem_of(load, UNSEEN, EXPERTS, RANKS, slots);
+    bl_score score;
+    assert_ok(bl_evaluate(&problem, placement, &score, &err));
+    return score.max_over_mean;
+}
+
+static void regularised_plans_hold_better(void **state) {
+    (void)state;
+    bl_error err;
+    int slots[RANKS], better = 0;
+    double robust = 0.0, exact = 0.0;
+    slots_fill(slots);
+    for (int round = 0; round < 10; round++) {
+        bl_rng rng;
+        bl_rng_seed(&rng, 100 + (uint64_t)round);
+        world w;
+        static double seen[SEEN * EXPERTS], unseen[UNSEEN * EXPERTS];
+        world_make(&rng, &w);
+        texts_draw(&rng, &w, SEEN, seen);
+        texts_draw(&rng, &w, UNSEEN, unseen);
+        double score[2];
+        for (int tail = 0; tail < 2; tail++) {
+            bl_problem problem = problem_of(seen, SEEN, EXPERTS, RANKS, slots);
+            problem.tail = tail;
+            bl_solution solution;
+            assert_ok(bl_solve(&problem, &BL_SOLVE_OPTIONS_INIT, &solution, &err));
+            score[tail] = unseen_score(&solution.placement, unseen, slots);
+            bl_solution_free(&solution);
+        }
+        exact += score[0] / 10;
+        robust += score[1] / 10;
+        better += score[1] < score[0];
+    }
+    print_message("# unseen texts: exact %.4f, robust %.4f, better in %d of 10\n", exact, robust,
+                  better);
+    assert_true(better >= 8 && robust < exact - 0.01);
+}
+
+static void replan(const bl_problem *problem, const double *load, const bl_layer_placement *current,
+                   int max_moves, bl_solution *out) {
+    bl_error err;
+    bl_problem again = *problem;
+    again.load = load;
+    again.current = current;
+    again.max_moves = max_moves;
+    again.min_gain = BL_ROBUST_MIN_GAIN;
+    assert_ok(bl_solve(&again, &BL_SOLVE_OPTIONS_INIT, out, &err));
+}
+
+static void noise_moves_nothing_and_drift_keeps_the_budget(void **state) {
+    (void)state;
+    bl_error err;
+    int slots[RANKS];
+    static double seen[SEEN * EXPERTS], noisy[SEEN * EXPERTS], other[SEEN * EXPERTS];
+    slots_fill(slots);
+    for (int round = 0; round < 5; round++) {
+        bl_rng rng;
+        bl_rng_seed(&rng, 7 + (uint64_t)round);
+        world w, drifted;
+        world_make(&rng, &w);
+        texts_draw(&rng, &w, SEEN, seen);
+        for (int i = 0; i < SEEN * EXPERTS; i++)
+            noisy[i] = seen[i] * (0.99 + 0.02 * bl_rng_unit(&rng));
+        world_make(&rng, &drifted);
+        texts_draw(&rng, &drifted, SEEN, other);
+        const bl_problem problem = problem_of(seen, SEEN, EXPERTS, RANKS, slots);
+        bl_solution first, next;
+        assert_ok(bl_solve(&problem, &BL_SOLVE_OPTIONS_INIT, &first, &err));
+        replan(&problem, noisy, &first.placement, -1, &next);
+        assert_int_equal(next.moves, 0);
+        bl_solution_free(&next);
+        replan(&problem, other, &first.placement, 6, &next);
+        assert_in_range(next.moves, 1, 6);
+        bl_problem after = problem;
+        after.load = other;
+        assert_true(cost_of(&after, &next.placement) < cost_of(&after, &first.placement));
+        bl_solution_free(&next);
+        bl_solution_free(&first);
+    }
+}
+
+static void same_seed_same_plan(void **state) {
+    (void)state;
+    bl_error err;
+    int slots[RANKS];
+    bl_rng rng;
+    world w;
+    static double seen[SEEN * EXPERTS];
+    slots_fill(slots);
+    bl_rng_seed(&rng, 3);
+    world_make(&rng, &w);
+    texts_draw(&rng, &w, SEEN, seen);
+    const bl_problem problem = problem_of(seen, SEEN, EXPERTS, RANKS, slots);
+    bl_solution one, two;
+    assert_ok(bl_solve(&problem, &BL_SOLVE_OPTIONS_INIT, &one, &err));
+    assert_ok(bl_solve(&problem, &BL_SOLVE_OPTIONS_INIT, &two, &err));
+    assert_memory_equal(one.placement.expert, two.placement.expert,
+                        RANKS * SLOTS * sizeof *one.placement.expert);
+    bl_solution_free(&one);
+    bl_solution_free(&two);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(cost_by_hand),
+        cmocka_unit_test(tiny_instances_are_solved),
+        cmocka_unit_test(regularised_plans_hold_better),
+        cmocka_unit_test(noise_moves_nothing_and_drift_keeps_the_budget),
+        cmocka_unit_test(same_seed_same_plan),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
