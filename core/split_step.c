@@ -249,27 +249,41 @@ static int expand(bl_step_split *s, int rank, int64_t most, int *n_queued) {
     return -1;
 }
 
-/* Breadth first from `source`. Returns a rank with room, or -1: then queue[0 .. *n_queued - 1] is a
- * cut. */
-static int find_room(bl_step_split *s, int source, int64_t most, int *n_queued) {
+/* A search, breadth first from one source. It may go on after rows were shifted, as long as the way
+ * to every rank it has reached still stands. */
+typedef struct search {
+    int source, head, n_queued;
+} search;
+
+static search begin_search(bl_step_split *s, int source) {
     s->round++;
     if (s->round == 0) { /* after 2^32 rounds */
         memset(s->reached, 0, (size_t)s->n_ranks * sizeof *s->reached);
         s->round = 1;
     }
-    *n_queued = 1;
     s->queue[0] = source;
     s->reached[source] = s->round;
-    for (int head = 0; head < *n_queued; head++) {
-        const int found = expand(s, s->queue[head], most, n_queued);
+    return (search){source, 0, 1};
+}
+
+/* Returns a rank with room, or -1: then queue[0 .. n_queued - 1] is a cut. */
+static int find_room(bl_step_split *s, search *at, int64_t most) {
+    for (; at->head < at->n_queued; at->head++) {
+        const int found = expand(s, s->queue[at->head], most, &at->n_queued);
         if (found >= 0)
             return found;
     }
     return -1;
 }
 
-static void shift_along(bl_step_split *s, int source, int target, int64_t most) {
+/* Shift what source, target and the way between them allow. Returns whether the search may go on:
+ * the target is full and every way still carries rows. What was reached stays closed then: an
+ * expert whose rows moved still has rows where it was reached from, and that rank's turn, past or
+ * taken up again, reaches all its copies. */
+static bool shift_along(bl_step_split *s, search *at, int target, int64_t most) {
+    const int source = at->source;
     int64_t rows = s->load[source] - most;
+    bool stands = true;
     if (most - s->load[target] < rows)
         rows = most - s->load[target];
     for (int rank = target; rank != source; rank = s->rank[s->from[rank]]) {
@@ -279,9 +293,14 @@ static void shift_along(bl_step_split *s, int source, int target, int64_t most) 
     for (int rank = target; rank != source; rank = s->rank[s->from[rank]]) {
         s->flow[s->from[rank]] -= rows;
         s->flow[s->to[rank]] += rows;
+        stands = stands && s->flow[s->from[rank]] > 0;
     }
     s->load[source] -= rows;
     s->load[target] += rows;
+    if (!stands || s->load[target] < most)
+        return false;
+    s->queue[at->n_queued++] = target;
+    return true;
 }
 
 static void keep_cut(bl_step_split *s, int n_ranks) {
@@ -305,16 +324,20 @@ static int64_t with_slack(int64_t bound, double slack) {
 static int64_t level(bl_step_split *s, int64_t bound, double slack) {
     int64_t most = with_slack(bound, slack);
     for (int source = 0; source < s->n_ranks; source++) {
+        bool fresh = true;
+        search at = {0};
         while (s->load[source] > most) {
-            int n_queued;
-            const int target = find_room(s, source, most, &n_queued);
+            if (fresh)
+                at = begin_search(s, source);
+            const int target = find_room(s, &at, most);
             if (target >= 0) {
-                shift_along(s, source, target, most);
+                fresh = !shift_along(s, &at, target, most);
                 continue;
             }
-            bound = cut_bound(s, n_queued); /* > most: all there hold `most`, the source more */
-            keep_cut(s, n_queued);
+            bound = cut_bound(s, at.n_queued); /* > most: all hold `most` there, the source more */
+            keep_cut(s, at.n_queued);
             most = with_slack(bound, slack);
+            fresh = true;
         }
     }
     return bound;
