@@ -64,36 +64,38 @@ static double normal(bl_rng *rng) {
     return sqrt(-2.0 * log(u)) * cos(6.283185307179586 * bl_rng_unit(rng));
 }
 
-/* part[n_scenarios][n_experts]: the scenarios with load as parts of their totals, and
- * mean[n_experts] of these. Returns how many there are. */
-static int normalise(const bl_problem *problem, double *part, double *mean) {
+/* part[n_scenarios][n_experts]: the scenarios with load as parts of their totals; weight[n_scenarios]:
+ * their totals as parts of all load; mean[n_experts]. Returns how many there are. */
+static int normalise(const bl_problem *problem, double *part, double *weight, double *mean) {
     const int n_experts = problem->n_experts;
+    const double all = bl_problem_total_load(problem);
     int n = 0;
+    memset(mean, 0, (size_t)n_experts * sizeof *mean);
     for (int s = 0; s < problem->n_scenarios; s++) {
         const double *load = problem->load + (size_t)s * (size_t)n_experts;
         double total = 0.0;
         for (int e = 0; e < n_experts; e++)
             total += load[e];
-        for (int e = 0; e < n_experts && total > 0.0; e++)
+        if (total <= 0.0)
+            continue;
+        weight[n] = total / all;
+        for (int e = 0; e < n_experts; e++) {
             part[(size_t)n * (size_t)n_experts + (size_t)e] = load[e] / total;
-        n += total > 0.0;
-    }
-    for (int e = 0; e < n_experts; e++) {
-        mean[e] = 0.0;
-        for (int s = 0; s < n; s++)
-            mean[e] += part[(size_t)s * (size_t)n_experts + (size_t)e] / n;
+            mean[e] += weight[n] * (load[e] / total);
+        }
+        n++;
     }
     return n;
 }
 
-static void draw_sample(flow_state *fs, const double *part, const double *mean, int n,
-                        double *load) {
+static void draw_sample(flow_state *fs, const double *part, const double *weight,
+                        const double *mean, int n, double *load) {
     const int n_experts = fs->problem->n_experts;
     memcpy(load, mean, (size_t)n_experts * sizeof *load);
     for (int s = 0; s < n && n > 1; s++) {
-        const double weight = WIDEN * normal(&fs->rng) / sqrt(n - 1);
+        const double times = WIDEN * normal(&fs->rng) * sqrt(weight[s] * n / (n - 1));
         for (int e = 0; e < n_experts; e++)
-            load[e] += weight * (part[(size_t)s * (size_t)n_experts + (size_t)e] - mean[e]);
+            load[e] += times * (part[(size_t)s * (size_t)n_experts + (size_t)e] - mean[e]);
     }
     for (int e = 0; e < n_experts; e++)
         load[e] = fmax(load[e], LEAST_PART * mean[e]) * exp(NOISE * normal(&fs->rng));
@@ -114,18 +116,21 @@ static void keep_sample(flow_state *fs, int sample, const double *load) {
 
 static bl_status draw_samples(flow_state *fs, bl_error *err) {
     const size_t n_experts = (size_t)fs->problem->n_experts;
-    double *part = NULL, *mean = NULL, *load = NULL;
+    double *part = NULL, *weight = NULL, *mean = NULL, *load = NULL;
     bl_status st = BL_CALLOC(part, (size_t)fs->problem->n_scenarios * n_experts, err);
+    if (st >= 0)
+        st = BL_CALLOC(weight, fs->problem->n_scenarios, err);
     if (st >= 0)
         st = BL_CALLOC(mean, n_experts, err);
     if (st >= 0)
         st = BL_CALLOC(load, n_experts, err);
-    const int n = st >= 0 ? normalise(fs->problem, part, mean) : 0;
+    const int n = st >= 0 ? normalise(fs->problem, part, weight, mean) : 0;
     for (int sample = 0; sample < fs->n_samples && st >= 0; sample++) {
-        draw_sample(fs, part, mean, n, load);
+        draw_sample(fs, part, weight, mean, n, load);
         keep_sample(fs, sample, load);
     }
     free(part);
+    free(weight);
     free(mean);
     free(load);
     return st;
