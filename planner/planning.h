@@ -9,9 +9,10 @@
  * into that many blocks of consecutive steps, summed, and provenance says so.
  *
  * Scenarios are a sample of the traffic to come. From BL_ROBUST_SCENARIOS of them on, plans are
- * therefore searched (but for per-step splits, which level what comes themselves) with planner/robust.h, whose cost is the mean over scenarios (over = mean), the
- * mean over the worst twentieth (p95, which lies at that part's edge) or over the worst part (cvar).
- * With a half-life older scenarios count less, and so they do in the scores.
+ * therefore searched with planner/robust.h (but for per-step splits, which level what comes by
+ * themselves). Its cost is the mean over scenarios (over = mean), over the worst twentieth (p95,
+ * which lies at that part's edge) or over the worst part (cvar). With a half-life older scenarios
+ * count less, and so they do in the scores.
  *
  * A layer without load in the selected steps, or without records in the trace, keeps the current
  * placement, or the one engines start with, and is listed. Fewer than half of the layers with load

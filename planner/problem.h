@@ -50,8 +50,8 @@ typedef struct bl_problem {
                         fraction (0.01 = one per cent) */
     /* 0: level exactly these scenarios. Else they are a sample of what will come, and the search
      * minimises the cost of planner/robust.h instead of the score: 1 its mean over scenarios, less
-     * the mean over this part of them, the worst. Score, bound and gap keep their meaning. Not looked at under
-     * BL_RULE_PER_STEP. */
+     * the mean over this part of them, the worst. Score, bound and gap keep their meaning. Not
+     * looked at under BL_RULE_PER_STEP. */
     double tail;
 } bl_problem;
 

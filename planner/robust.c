@@ -11,10 +11,10 @@
 /* Proposals between looks at the clock, the temperature and the interrupt flag. */
 #define STRIDE 256
 #define PROPOSALS_PER_SLOT 1400
-/* A current placement is a good start already. */
-#define PRICED_PROPOSALS_PER_SLOT 1400
 #define LEAST_PROPOSALS 10000
-/* Temperatures, as parts of the cost: one change makes the more of it, the fewer slots there are. */
+#define EASY_SCENARIOS 32
+/* Temperatures, as parts of the cost: one change makes the more of it, the fewer slots there are.
+ * From a current placement: hotter, copies are moved before their price is felt. */
 #define HOTTEST_PER_SLOT 0.3
 #define HOTTEST_PRICED_PER_SLOT 0.1
 #define COLDEST_PER_SLOT 0.003
@@ -333,10 +333,12 @@ bl_status bl_robust_cost(const bl_problem *problem, const bl_layer_placement *pl
 
 /* ---- the schedule --------------------------------------------------------------------------- */
 
+/* Beyond EASY_SCENARIOS a proposal's time is paid for with fewer proposals. */
 static int64_t default_proposals(const robust *r) {
-    const int64_t slots = r->state.n_slots;
-    const int64_t n =
-        slots * (r->move_price > 0.0 ? PRICED_PROPOSALS_PER_SLOT : PROPOSALS_PER_SLOT);
+    const int scenarios = r->state.n_scenarios;
+    int64_t n = (int64_t)r->state.n_slots * PROPOSALS_PER_SLOT;
+    if (scenarios > EASY_SCENARIOS)
+        n = n * EASY_SCENARIOS / scenarios;
     return n < LEAST_PROPOSALS ? LEAST_PROPOSALS : n;
 }
 

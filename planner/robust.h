@@ -33,8 +33,8 @@
  * thousandths by itself. */
 #define BL_ROBUST_MOVE_PRICE 1e-4
 
-/* A current placement is kept unless the cost falls by more than this part. One per cent of noise on
- * every load moves the cost less than the maximum, so less than BL_MIN_GAIN_DEFAULT will do. */
+/* A current placement is kept unless the cost falls by more than this part. One per cent of noise
+ * on every load moves the cost less than the maximum: less than BL_MIN_GAIN_DEFAULT will do. */
 #define BL_ROBUST_MIN_GAIN 0.008
 
 /* Fewer scenarios tell nothing about the scatter. */

@@ -5,7 +5,7 @@
  * busiest rank, and descend again; what does not come out better is taken back. Several scenarios:
  * simulated annealing (anneal.h), since each scenario has a busiest rank of its own.
  *
- * Where scenarios are a sample of what will come (problem->tail): annealing on the cost of robust.h.
+ * Where scenarios are a sample of what will come (problem->tail): annealing on robust.h's cost.
  *
  * The search stops as soon as the score is within BL_SEARCH_CLOSE of the bound: what is left then
  * is a hundredth of the noise in any load. Otherwise it stops after a number of iterations, so that
@@ -28,8 +28,8 @@ typedef struct bl_search_options {
 } bl_search_options;
 
 /* Improve `placement` in place: hard rules and problem->max_moves are kept, and the score under the
- * even rule (with a tail: the cost) does not get worse. The problem has been checked and has load. BL_LIMIT when
- * interrupted (core/progress.h). */
+ * even rule (with a tail: the cost) does not get worse. The problem has been checked and has load.
+ * BL_LIMIT when interrupted (core/progress.h). */
 bl_status bl_search(const bl_problem *problem, const bl_search_options *options,
                     bl_layer_placement *placement, bl_error *err);
 

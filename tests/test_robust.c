@@ -71,7 +71,7 @@ static void cost_by_hand(void **state) {
     bl_layer_placement_free(&both);
 }
 
-/* ---- the search against all placements -------------------------------------------------------- */
+/* ---- the search against all placements --------------------------------------------------- */
 
 typedef struct brute {
     const bl_problem *problem;
@@ -118,7 +118,7 @@ static void tiny_instances_are_solved(void **state) {
     }
 }
 
-/* ---- unseen loads ----------------------------------------------------------------------------- */
+/* ---- unseen loads ------------------------------------------------------------------------- */
 
 /* A world of experts of much the same mean, a sixth of which run hot now and then; and topics, each
  * with its own experts. */

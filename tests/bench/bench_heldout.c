@@ -2,16 +2,16 @@
  * bench_heldout.c: planning for texts that the plan has not seen (docs/benchmarks.md, rows 2, 4, 7
  * and the time of row 5).
  *
- * shards   GLM-5.2, 56 shards of seven domains: planned on _00 to _03 of each (28 scenarios), scored
- *          on _04 to _07, even split. Value: mean max/mean over layers and shards. In place of the
+ * shards   GLM-5.2, 56 shards of seven domains: planned on _00 to _03 of each (28 scenarios),
+ *          scored on _04 to _07, even split. Value: mean max/mean over layers and shards. In place of the
  *          median stands the mean over layers of the worst shard, between its least and largest.
  *          The time is of one thread, all layers.
  * windows  a drifting mix: plan t from windows_plan[<= t], score on windows_score[t + 1]. Greedy
  *          looks at window t and knows no plan before; robust looks at the sub-windows of the last
  *          WINDOWS_BACK and starts from the plan before. Moves as the engine counts them: copies on
  *          ranks that did not hold their expert.
- * noise    every load of the first (last) plan's scenarios changed by up to 1 per cent, planned again
- *          from it. After the last one, gains that stayed below the threshold before may cross it.
+ * noise    every load of the first (last) plan's scenarios changed by up to 1 per cent, planned
+ *          again from it. After the last one, gains that stayed below the threshold before may cross it.
  *
  * greedy: what engines do today, on the summed loads. exact: the mean over exactly these scenarios.
  * robust: planner/robust.h, its mean; robust_cvar: its worst quarter.
