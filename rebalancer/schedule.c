@@ -301,7 +301,8 @@ static bl_status choose_rounds(layer_way *way, const int *n_sends, bl_error *err
         move->round = (int32_t)round;
     }
     free(busy);
-    qsort(way->moves, way->n_moves, sizeof *way->moves, compare_moves);
+    if (way->n_moves > 0) /* a wave may only drop copies: then there is no array */
+        qsort(way->moves, way->n_moves, sizeof *way->moves, compare_moves);
     return BL_OK;
 }
 
