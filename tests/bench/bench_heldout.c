@@ -1,6 +1,6 @@
 /*
- * bench_heldout.c: planning for texts that the plan has not seen (docs/benchmarks.md, rows 2, 4, 7
- * and the time of row 5).
+ * bench_heldout.c: planning for texts that the plan has not seen (docs/benchmarks.md, "held out",
+ * and its time).
  *
  * shards   GLM-5.2, 56 shards of seven domains: planned on _00 to _03 of each (28 scenarios),
  *          scored on _04 to _07, even split. Value: mean max/mean over layers and shards. In place of the

@@ -1,5 +1,5 @@
 /*
- * bench_plan.c: quality and time of planning, on the load planned on (docs/benchmarks.md, rows 1, 5).
+ * bench_plan.c: quality and time of planning, on the load planned on (docs/benchmarks.md).
  *
  * GLM-5.2's seven domains, 75 MoE layers x 256 experts, even split, on three clusters, by greedy and
  * by search. Two rows each: the gap to the bound in per cent (value: the mean over the layers; min,

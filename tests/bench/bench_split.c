@@ -1,5 +1,5 @@
 /*
- * bench_split.c: the per-step split: its time (design row 15) and what it gains (row 3).
+ * bench_split.c: the per-step split: its time, and what it gains (docs/benchmarks.md).
  *
  * GLM-5.2's drifting windows, 75 MoE layers x 256 experts on 32 ranks x 9 slots. Plans are made
  * from windows_plan t, its sub-windows being the scenarios (greedy plans on their sum); 24 steps of
