@@ -45,6 +45,7 @@ TESTS   := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
 REPLAYS := $(patsubst tests/fuzz/%.c,$(BUILD)/tests/replay_%,$(wildcard tests/fuzz/fuzz_*.c))
 SUPPORT := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/support/*.c))
 TOOLS   := $(patsubst tests/tools/%.c,$(BUILD)/tests/tools/%,$(wildcard tests/tools/*.c))
+SCRIPTS := $(wildcard tests/cli/test_*.sh)
 BENCHES := $(patsubst tests/bench/%.c,$(BUILD)/tests/bench/%,$(wildcard tests/bench/bench_*.c))
 
 .PHONY: all help demo test unit bench lint format asan ubsan tsan fuzz install clean deps man
@@ -65,7 +66,7 @@ test: ## build and run every test
 	@$(MAKE) --no-print-directory all unit
 
 unit: $(BUILD)/ballast $(LIBRARIES) $(TESTS) $(REPLAYS) $(TOOLS)
-	@BUILD=$(BUILD) tests/run.sh $(TESTS) $(REPLAYS) $(wildcard tests/cli/test_*.sh)
+	@BUILD=$(BUILD) tests/run.sh $(TESTS) $(REPLAYS) $(SCRIPTS)
 
 bench: all $(BENCHES) ## measure the targets of docs/benchmarks.md side by side
 	@BUILD=$(BUILD) scripts/bench.sh $(BENCHES)
@@ -77,8 +78,9 @@ format: ; @clang-format -i $$(git ls-files '*.c' '*.h')
 
 asan: ; @$(MAKE) --no-print-directory VARIANT=address unit ## tests under address and undefined sanitizers
 ubsan: ; @$(MAKE) --no-print-directory VARIANT=undefined unit ## tests under the undefined sanitizer
-# UCX patches memory calls as it is loaded, which the thread sanitizer does not survive.
-tsan: ; @UCX_MEM_EVENTS=no $(MAKE) --no-print-directory VARIANT=thread unit ## tests under the thread sanitizer
+# UCX patches memory calls as it is loaded, which the thread sanitizer does not survive. Threads are
+# in the test programs; what the scripts start are processes.
+tsan: ; @UCX_MEM_EVENTS=no $(MAKE) --no-print-directory VARIANT=thread SCRIPTS= unit ## test programs under the thread sanitizer
 fuzz: ; @scripts/fuzz.sh ## fuzz every reader for FUZZ_SECONDS each (default 10)
 
 man: $(BUILD)/ballast.1
