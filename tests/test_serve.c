@@ -336,7 +336,8 @@ static bl_status hear(void *user, uint64_t step, const bl_step_note *notes, int 
                       bl_error *err) {
     serving *s = hooked->user;
     (void)user;
-    s->n_heard += hooked->rank == 1;
+    if (hooked->rank == 1) /* the others must not even touch it */
+        s->n_heard++;
     for (int r = 0; r < n_ranks; r++)
         if (notes[r].user[0] != 40 + r)
             return bl_fail(err, BL_ERR_INTERNAL, "step %d: rank %d's note is not here", (int)step,
