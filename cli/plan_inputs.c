@@ -1,0 +1,168 @@
+/*
+ * plan_inputs.c: checking the options of `ballast plan` and opening what they name.
+ */
+#include "cli/plan_inputs.h"
+
+#include "core/io.h"
+#include "planner/engines/current.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void bl_plan_inputs_free(bl_plan_inputs *in) {
+    bl_loads_free(&in->loads);
+    bl_capacity_free(&in->capacity);
+    bl_plan_free(&in->current);
+    bl_topology_free(&in->topology);
+    bl_model_free(&in->model);
+}
+
+static bl_status check_options(const bl_plan_options *o, bl_error *err) {
+    if (o->rule == BL_RULE_NEAREST || o->rule == BL_RULE_FIXED)
+        return bl_fail(
+            err, BL_ERR_UNSUPPORTED,
+            "rule %s is not planned for in this version; use even, fractions or per-step",
+            bl_rule_names[o->rule]);
+    if (o->topology == NULL && o->ranks == 0)
+        return bl_fail(err, BL_ERR_USAGE, "name the cluster with --topology, or at least --ranks");
+    if (o->max_moves >= 0 && o->current == NULL)
+        return bl_fail(err, BL_ERR_USAGE,
+                       "--max-moves counts moves from a placement: name it with --current");
+    if (o->json && strcmp(o->output, "-") == 0)
+        return bl_fail(err, BL_ERR_USAGE, "-o - and --json would both write to standard output");
+    return BL_OK;
+}
+
+/* A plan may take the place of the plan it starts from; everything else read is kept. */
+static bl_status check_output(const bl_plan_options *o, int n_args, char **args, bl_error *err) {
+    const char *const files[] = {o->model, o->topology};
+    bl_plan current;
+    BL_TRY(bl_check_output(o->output, files, 2, err));
+    BL_TRY(bl_check_output(o->output, o->traces.items, o->traces.n, err));
+    BL_TRY(bl_check_output(o->output, (const char *const *)args, n_args, err));
+    if (bl_check_output(o->output, &o->current, 1, NULL) >= 0)
+        return BL_OK;
+    if (bl_plan_load(o->current, &current, NULL) < 0)
+        return bl_check_output(o->output, &o->current, 1, err);
+    bl_plan_free(&current);
+    return BL_OK;
+}
+
+static bl_status open_cluster(const bl_plan_options *o, bl_plan_inputs *in, bl_error *err) {
+    in->n_ranks = (int)o->ranks;
+    if (o->topology == NULL)
+        return BL_OK;
+    BL_TRY(bl_topology_open(o->topology, &in->topology, err));
+    in->has_topology = true;
+    if (o->ranks == 0)
+        in->n_ranks = in->topology.n_ranks;
+    if (in->n_ranks > in->topology.n_ranks)
+        return bl_fail(err, BL_ERR_SHAPE, "topology %s has %d ranks, not %d", in->topology.name,
+                       in->topology.n_ranks, in->n_ranks);
+    return BL_OK;
+}
+
+static bl_status open_current(const bl_plan_options *o, bl_plan_inputs *in, bl_error *err) {
+    int duplicates;
+    if (o->current == NULL)
+        return BL_OK;
+    BL_TRY(bl_current_load(o->current, &in->model, in->n_ranks, &in->current, &duplicates, err));
+    in->has_current = true;
+    if (duplicates > 0)
+        fprintf(stderr, "%s: %d slots hold a second copy on the same rank; they count as free\n",
+                o->current, duplicates);
+    return BL_OK;
+}
+
+static bl_status parse_redundant(const char *text, bl_capacity_request *request, bl_error *err) {
+    if (text == NULL)
+        return BL_OK;
+    request->redundant_auto = strcmp(text, "auto") == 0;
+    if (request->redundant_auto)
+        return BL_OK;
+    int *values = NULL, n = 0;
+    if (bl_parse_counts(text, "--redundant", &values, &n, NULL) < 0 || n != 1) {
+        free(values);
+        return bl_fail(err, BL_ERR_USAGE,
+                       "--redundant takes one number from 0 up or auto, not \"%s\"", text);
+    }
+    request->redundant = values[0];
+    free(values);
+    return BL_OK;
+}
+
+/* Without any option about slots, those of the current placement. */
+static bl_status slots_of_current(const bl_plan_inputs *in, int **list_p, bl_error *err) {
+    const bl_layer_placement *layer = &in->current.placement.layers[0];
+    if (layer->n_ranks != in->n_ranks)
+        return bl_fail(err, BL_ERR_SHAPE, "the current placement is for %d ranks, not for %d",
+                       layer->n_ranks, in->n_ranks);
+    *list_p = calloc((size_t)in->n_ranks, sizeof **list_p);
+    if (*list_p == NULL)
+        return bl_fail(err, BL_ERR_NOMEM, "out of memory");
+    for (int rank = 0; rank < in->n_ranks; rank++)
+        (*list_p)[rank] = layer->begin[rank + 1] - layer->begin[rank];
+    return BL_OK;
+}
+
+static bl_status size_slots(const bl_plan_options *o, bl_plan_inputs *in, bl_error *err) {
+    bl_capacity_request request = {.n_experts = in->model.n_experts,
+                                   .n_ranks = in->n_ranks,
+                                   .slots = o->slots,
+                                   .redundant = -1};
+    int *list = NULL, n_list = in->n_ranks;
+    bl_status st = parse_redundant(o->redundant, &request, err);
+    bool *masked = calloc((size_t)in->n_ranks, sizeof *masked);
+    if (st >= 0 && masked == NULL)
+        st = bl_fail(err, BL_ERR_NOMEM, "out of memory");
+    if (st >= 0 && o->mask != NULL)
+        st = bl_parse_marks(o->mask, "--mask", masked, in->n_ranks, err);
+    if (st >= 0 && o->slots_per_rank != NULL)
+        st = bl_parse_counts(o->slots_per_rank, "--slots-per-rank", &list, &n_list, err);
+    else if (st >= 0 && in->has_current && o->slots < 0 && o->redundant == NULL)
+        st = slots_of_current(in, &list, err);
+    request.list = list;
+    request.n_list = n_list;
+    request.masked = masked;
+    if (st >= 0)
+        st = bl_capacity_of(&request, &in->capacity, err);
+    free(list);
+    free(masked);
+    if (st >= 0 && in->capacity.uneven)
+        fprintf(
+            stderr,
+            "%d slots do not divide over %d ranks: some hold %d, others %d; --redundant %d makes "
+            "them equal, as some engines need\n",
+            in->capacity.n_slots, in->n_ranks, in->capacity.slots_per_rank[0],
+            in->capacity.slots_per_rank[in->n_ranks - 1], in->capacity.even_redundant);
+    return st;
+}
+
+static bl_status open_trace(const bl_plan_options *o, int n_args, char **args, bl_plan_inputs *in,
+                            bl_error *err) {
+    bl_opt_list paths = o->traces;
+    if (paths.n + n_args > BL_OPT_LIST_MAX)
+        return bl_fail(err, BL_ERR_USAGE, "more than %d traces", BL_OPT_LIST_MAX);
+    for (int i = 0; i < n_args; i++)
+        paths.items[paths.n++] = args[i];
+    if (paths.n == 0)
+        return bl_fail(err, BL_ERR_USAGE, "name the trace to plan on with --trace");
+    bl_loads_options options = BL_LOADS_OPTIONS_INIT;
+    options.phase = o->phase;
+    options.first_step = o->steps.first;
+    options.end_step = o->steps.end;
+    BL_TRY(bl_loads_read(paths.items, paths.n, &in->model, &options, &in->loads, err));
+    bl_loads_tell(&in->loads, paths.items[0], in->model.name, o->steps.first, o->steps.end, stderr);
+    return BL_OK;
+}
+
+bl_status bl_plan_inputs_open(const bl_plan_options *o, int n_args, char **args, bl_plan_inputs *in,
+                              bl_error *err) {
+    BL_TRY(check_options(o, err));
+    BL_TRY(check_output(o, n_args, args, err));
+    BL_TRY(bl_model_load(o->model, &in->model, err));
+    BL_TRY(open_cluster(o, in, err));
+    BL_TRY(open_current(o, in, err));
+    BL_TRY(size_slots(o, in, err));
+    return open_trace(o, n_args, args, in, err);
+}

@@ -1,0 +1,38 @@
+/*
+ * plan_inputs.h: what `ballast plan` is asked for, and everything that is opened for it.
+ */
+#ifndef BL_CLI_PLAN_INPUTS_H
+#define BL_CLI_PLAN_INPUTS_H
+
+#include "core/opt.h"
+#include "planner/planning.h"
+#include "tracer/trace.h"
+
+typedef struct bl_plan_options {
+    bl_opt_list traces;
+    const char *model, *topology, *redundant, *slots_per_rank, *mask, *current, *output, *over;
+    int64_t ranks, slots, max_moves, seed, threads;
+    int rule, algorithm, phase;
+    bl_opt_range steps;
+    double min_gain, time_s, half_life;
+    bool strict, json;
+} bl_plan_options;
+
+/* Everything that is opened for one plan. */
+typedef struct bl_plan_inputs {
+    bl_model model;
+    bl_topology topology;
+    bool has_topology, has_current;
+    int n_ranks;
+    bl_plan current;
+    bl_capacity capacity;
+    bl_loads loads;
+} bl_plan_inputs;
+
+/* Check the options, then open model, cluster, current placement, slots and trace. Free with
+ * bl_plan_inputs_free(), also after an error. */
+bl_status bl_plan_inputs_open(const bl_plan_options *o, int n_args, char **args, bl_plan_inputs *in,
+                              bl_error *err);
+void bl_plan_inputs_free(bl_plan_inputs *in);
+
+#endif

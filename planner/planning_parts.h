@@ -1,0 +1,92 @@
+/*
+ * planning_parts.h: what the files of the planning driver share; private to planner/planning*.c.
+ *
+ *     planning.c            the run: threads over layers, solving, comparing
+ *     planning_scenarios.c  the trace's steps as scenarios, one problem per layer, what is refused
+ *     planning_budget.c     the move budget over layers
+ *     planning_result.c     the summary, provenance, and the plan itself
+ */
+#ifndef BL_PLANNER_PLANNING_PARTS_H
+#define BL_PLANNER_PLANNING_PARTS_H
+
+#include "planner/budget.h"
+#include "planner/planning.h"
+
+#include <pthread.h>
+
+#define BL_PLANNING_RUNGS 24
+
+/* One layer on its way through the driver. */
+typedef struct bl_planning_job {
+    int layer;    /* decoder-layer id */
+    int row;      /* index in loads, or -1: the trace has nothing of it */
+    bool idle;    /* no load in the selected steps */
+    double *load; /* [n_scenarios][n_experts]; owned */
+    double total; /* sum of load */
+    bl_problem problem;
+    bl_solution solution; /* owned */
+    bl_score before, greedy;
+    int moves; /* from the current placement or the start layout */
+    /* under a move budget: what the layer could have, by moves */
+    int n_rungs;
+    bl_rung rungs[BL_PLANNING_RUNGS];
+    bl_solution offers[BL_PLANNING_RUNGS]; /* owned */
+} bl_planning_job;
+
+typedef struct bl_planning bl_planning;
+struct bl_planning {
+    const bl_loads *loads;
+    const bl_model *model;
+    const bl_planning_options *options;
+    bl_progress *progress;
+    size_t steps_per_scenario;
+    int n_scenarios, n_jobs;
+    bl_planning_job *jobs;
+    /* shared by the threads, under the lock */
+    pthread_mutex_t lock;
+    bl_status (*task)(const bl_planning *, bl_planning_job *, bl_error *);
+    int next, done;
+    bool stopped;
+    bl_status status;
+    bl_error error;
+};
+
+/* planning_scenarios.c */
+
+bl_status bl_planning_check_loads(const bl_loads *loads, const bl_model *model, bl_error *err);
+/* The current plan must speak of this model and these ranks. */
+bl_status bl_planning_check_current(const bl_plan *current, const bl_model *model, int n_ranks,
+                                    bl_error *err);
+/* Fill in the jobs: scenarios and problem of every layer. */
+bl_status bl_planning_make_jobs(bl_planning *r, bl_error *err);
+/* bl_problem.tail of this run. */
+double bl_planning_tail(const bl_planning *r);
+/* As --over has it: "mean", "cvar:0.9". */
+void bl_planning_name_over(const bl_planning *r, char *name, size_t size);
+
+/* planning.c */
+
+/* The options of one layer's solve: its own seed, its part of the time. */
+bl_solve_options bl_planning_solve_options(const bl_planning *r, const bl_planning_job *j);
+bl_status bl_planning_solve_within(const bl_planning_job *j, const bl_solve_options *options,
+                                   int64_t max_moves, bl_solution *out, bl_error *err);
+/* Run a task for every job, on all threads. */
+bl_status bl_planning_for_all(bl_planning *r,
+                              bl_status (*task)(const bl_planning *, bl_planning_job *, bl_error *),
+                              bl_error *err);
+
+/* planning_budget.c */
+
+/* Moves are limited, and there is something to move from. */
+bool bl_planning_has_budget(const bl_planning *r);
+/* Give moves back where they gain least, until all layers together keep within max_moves. */
+bl_status bl_planning_keep_budget(bl_planning *r, bl_error *err);
+
+/* planning_result.c */
+
+void bl_planning_summarise(const bl_planning *r, bl_planning_summary *s);
+/* Hand the layers' placements over to a plan. */
+bl_status bl_planning_assemble(bl_planning *r, const bl_topology *topology,
+                               const bl_planning_summary *s, bl_plan *out, bl_error *err);
+
+#endif
