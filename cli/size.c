@@ -238,9 +238,9 @@ static void print_parameters(const answer *a) {
 static void print_model(const answer *a) {
     const bl_model *model = &a->model;
     char text[48], other[48], third[48];
-    printf("%s (%s, %s): %d MoE layers of %d, %d experts, top-%d\n", model->name, model->type,
-           bl_weight_format_name(model->weight_format), model->n_moe_layers, model->n_layers,
-           model->n_experts, model->top_k);
+    printf("%s (%s%s%s): %d MoE layers of %d, %d experts, top-%d\n", model->name, model->type,
+           model->type[0] == '\0' ? "" : ", ", bl_weight_format_name(model->weight_format),
+           model->n_moe_layers, model->n_layers, model->n_experts, model->top_k);
     if (model->n_mtp_layers > 0)
         printf("             (%d multi-token-prediction layer%s left out)\n", model->n_mtp_layers,
                model->n_mtp_layers > 1 ? "s" : "");

@@ -262,10 +262,14 @@ bl_status bl_model_read_parameters(const bl_model_source *source, bl_model *mode
     const char *untold = NULL;
     /* A Mixtral config may carry an MLP beside the experts that Mixtral does not have. */
     if (family == NULL || bl_source_has(source, "intermediate_size_residual")) {
-        snprintf(
-            out->untold, sizeof out->untold,
-            "attention, dense layers and embedding: the layers of type \"%.32s\" are not known",
-            source->type);
+        if (source->type[0] == '\0')
+            snprintf(out->untold, sizeof out->untold,
+                     "attention, dense layers and embedding: it names no model_type");
+        else
+            snprintf(
+                out->untold, sizeof out->untold,
+                "attention, dense layers and embedding: the layers of type \"%.32s\" are not known",
+                source->type);
         return BL_OK;
     }
     BL_TRY(read_family(source, model, family->parts, &untold, err));

@@ -72,27 +72,18 @@ static int next_absent(const bl_layer_placement *layer, int rank, int expert) {
     return BL_NO_EXPERT;
 }
 
-/* First copies are dealt in order, to each rank in proportion to its slots; what is left repeats.
- */
+/* Slots in order get experts in order, around and around. The first pass needs no skipping, so every
+ * expert has its slot before one is repeated. */
 static void fill_layer(bl_layer_placement *layer) {
-    const int64_t n_slots = bl_layer_n_slots(layer), experts = layer->n_experts;
-    if (n_slots < experts)
+    if (bl_layer_n_slots(layer) < layer->n_experts)
         return; /* cannot cover; bl_layer_placement_check() says which expert has no slot */
-    int64_t dealt = 0;
-    for (int rank = 0; rank < layer->n_ranks; rank++) {
-        const int64_t end = experts * layer->begin[rank + 1] / n_slots;
-        for (int slot = layer->begin[rank]; dealt < end; slot++)
-            layer->expert[slot] = (int32_t)dealt++;
-    }
-    int again = 0;
+    int next = 0;
     for (int rank = 0; rank < layer->n_ranks; rank++) {
         for (int slot = layer->begin[rank]; slot < layer->begin[rank + 1]; slot++) {
-            if (layer->expert[slot] != BL_NO_EXPERT)
-                continue;
-            const int expert = next_absent(layer, rank, again);
+            const int expert = next_absent(layer, rank, next);
             layer->expert[slot] = expert;
             if (expert != BL_NO_EXPERT)
-                again = (expert + 1) % layer->n_experts;
+                next = (expert + 1) % layer->n_experts;
         }
     }
 }

@@ -43,8 +43,8 @@ typedef struct bl_placement {
 bl_status bl_placement_create(int n_ranks, int n_experts, const int *layers, int n_layers,
                               const int *slots_per_rank, bl_placement *out, bl_error *err);
 
-/* Fill like engines start: expert e of E goes contiguously over the ranks' slots in order; slots
- * behind the E-th repeat the experts from 0, skipping a rank that holds the expert already. */
+/* Fill like vLLM and SGLang start: slot i of all ranks' slots in order holds expert i mod E; an
+ * expert that the rank holds already is skipped. */
 void bl_placement_fill_contiguous(bl_placement *placement);
 
 bl_status bl_placement_copy(const bl_placement *placement, bl_placement *out, bl_error *err);
