@@ -1,8 +1,11 @@
+#define _GNU_SOURCE 1 /* O_TMPFILE */
 #include "core/io.h"
 
 #include "core/mem.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -57,6 +60,51 @@ static void forget(bl_file *file) {
     *file = (bl_file){0};
 }
 
+/* A file without a name in the folder of `path`, which vanishes with its last descriptor however
+ * the process ends. -1 where there are none, or no way to name one later. */
+static int open_nameless(const char *path) {
+#ifdef O_TMPFILE
+    char link[64];
+    const char *slash = strrchr(path, '/');
+    char *folder = slash != NULL ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
+    const int fd = folder != NULL ? open(folder, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666) : -1;
+    free(folder);
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    if (fd >= 0 && access(link, F_OK) != 0) {
+        close(fd);
+        return -1;
+    }
+    return fd;
+#else
+    (void)path;
+    return -1;
+#endif
+}
+
+/* The stream of a new file, and the name of the neighbour that it has or will have: one of its own
+ * among all writers, by process and handle. */
+static bl_status open_neighbour(bl_file *file, bl_error *err) {
+    const size_t temp_bytes = strlen(file->path) + 64;
+    file->temp = bl_calloc(temp_bytes, 1);
+    if (file->temp == NULL)
+        return bl_fail(err, BL_ERR_NOMEM, "out of memory");
+    snprintf(file->temp, temp_bytes, "%s.%ld-%zx.tmp", file->path, (long)getpid(),
+             (size_t)(uintptr_t)file);
+    int fd = open_nameless(file->path);
+    file->nameless = fd >= 0;
+    if (!file->nameless)
+        fd = open(file->temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    file->stream = fd >= 0 ? fdopen(fd, "wb") : NULL;
+    if (file->stream != NULL)
+        return BL_OK;
+    const int why = errno;
+    if (fd >= 0)
+        close(fd);
+    if (fd >= 0 && !file->nameless)
+        unlink(file->temp);
+    return bl_fail_at(err, BL_ERR_IO, bl_at(file->path), "cannot create: %s", strerror(why));
+}
+
 bl_status bl_file_create(bl_file *file, const char *path, bl_error *err) {
     *file = (bl_file){0};
     if (strcmp(path, "-") == 0) {
@@ -70,24 +118,33 @@ bl_status bl_file_create(bl_file *file, const char *path, bl_error *err) {
     file->path = strdup(path);
     if (file->path == NULL)
         return bl_fail(err, BL_ERR_NOMEM, "out of memory");
-    if (exists && !S_ISREG(info.st_mode)) {
-        file->stream = fopen(path, "wb");
-    } else {
-        const size_t temp_bytes = strlen(path) + 32;
-        file->temp = bl_calloc(temp_bytes, 1);
-        if (file->temp == NULL) {
-            forget(file);
-            return bl_fail(err, BL_ERR_NOMEM, "out of memory");
-        }
-        snprintf(file->temp, temp_bytes, "%s.%ld.tmp", path, (long)getpid());
-        file->stream = fopen(file->temp, "wb");
-    }
-    if (file->stream == NULL) {
-        const int why = errno;
+    bl_status st = BL_OK;
+    if (!exists || S_ISREG(info.st_mode))
+        st = open_neighbour(file, err);
+    else if ((file->stream = fopen(path, "wb")) == NULL)
+        st = bl_fail_at(err, BL_ERR_IO, bl_at(path), "cannot create: %s", strerror(errno));
+    if (st < 0)
         forget(file);
-        return bl_fail_at(err, BL_ERR_IO, bl_at(path), "cannot create: %s", strerror(why));
+    return st;
+}
+
+/* Give the synced file its final name: for a nameless one by way of its neighbour's, since only
+ * rename() puts a file in another's place at once. */
+static bool put_in_place(const bl_file *file) {
+    if (file->temp == NULL)
+        return true;
+    if (file->nameless) {
+        char link[64];
+        snprintf(link, sizeof link, "/proc/self/fd/%d", fileno(file->stream));
+        if (linkat(AT_FDCWD, link, AT_FDCWD, file->temp, AT_SYMLINK_FOLLOW) != 0)
+            return false;
     }
-    return BL_OK;
+    if (rename(file->temp, file->path) == 0)
+        return true;
+    const int why = errno;
+    unlink(file->temp);
+    errno = why;
+    return false;
 }
 
 bl_status bl_file_commit(bl_file *file, bl_error *err) {
@@ -97,21 +154,14 @@ bl_status bl_file_commit(bl_file *file, bl_error *err) {
                                    : bl_fail(err, BL_ERR_IO, "cannot write to standard output: %s",
                                              strerror(errno));
     }
-    int ok = fflush(file->stream) == 0 && !ferror(file->stream);
-    if (ok && file->temp != NULL)
-        ok = fsync(fileno(file->stream)) == 0;
-    int why = errno;
-    if (fclose(file->stream) != 0 && ok) {
-        ok = 0;
-        why = errno;
-    }
+    const bool ok = fflush(file->stream) == 0 && !ferror(file->stream) &&
+                    (file->temp == NULL || fsync(fileno(file->stream)) == 0) && put_in_place(file);
+    const int why = errno;
+    const bool closed = fclose(file->stream) == 0 || file->temp != NULL; /* that one is synced */
     file->stream = NULL;
-    if (ok && file->temp != NULL && rename(file->temp, file->path) != 0) {
-        ok = 0;
-        why = errno;
-    }
-    if (!ok) {
-        bl_fail_at(err, BL_ERR_IO, bl_at(file->path), "cannot write: %s", strerror(why));
+    if (!ok || !closed) {
+        bl_fail_at(err, BL_ERR_IO, bl_at(file->path), "cannot write: %s",
+                   strerror(ok ? errno : why));
         bl_file_discard(file);
         return BL_ERR_IO;
     }
@@ -122,9 +172,27 @@ bl_status bl_file_commit(bl_file *file, bl_error *err) {
 void bl_file_discard(bl_file *file) {
     if (file->stream != NULL && file->path != NULL)
         fclose(file->stream);
-    if (file->temp != NULL)
+    if (file->temp != NULL && !file->nameless)
         unlink(file->temp);
     forget(file);
+}
+
+static bool is_same_file(const struct stat *a, const struct stat *b) {
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
+/* Is the file one of those in a folder, by whatever name? */
+static bool is_member(const struct stat *file, const char *folder) {
+    DIR *dir = opendir(folder);
+    if (dir == NULL)
+        return false;
+    bool found = false;
+    for (struct dirent *entry; !found && (entry = readdir(dir)) != NULL;) {
+        struct stat info;
+        found = fstatat(dirfd(dir), entry->d_name, &info, 0) == 0 && is_same_file(file, &info);
+    }
+    closedir(dir);
+    return found;
 }
 
 bl_status bl_check_output(const char *output, const char *const *inputs, int n_inputs,
@@ -137,10 +205,15 @@ bl_status bl_check_output(const char *output, const char *const *inputs, int n_i
     for (int i = 0; i < n_inputs; i++) {
         if (inputs[i] == NULL || strcmp(inputs[i], "-") == 0 || stat(inputs[i], &from) != 0)
             continue;
-        if (from.st_dev == to.st_dev && from.st_ino == to.st_ino)
+        if (is_same_file(&from, &to))
             return bl_fail_at(err, BL_ERR_USAGE, bl_at(output),
                               "is both read and to be written, and would be lost; write to "
                               "another file");
+        if (S_ISDIR(from.st_mode) && is_member(&to, inputs[i]))
+            return bl_fail_at(err, BL_ERR_USAGE, bl_at(output),
+                              "is one of the files of %s, which is read, and would be lost; "
+                              "write to another file",
+                              inputs[i]);
     }
     return BL_OK;
 }

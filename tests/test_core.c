@@ -13,8 +13,12 @@
 #include "core/rng.h"
 
 #include <math.h>
+#include <dirent.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static void first_error_wins(void **state) {
@@ -308,6 +312,82 @@ static void files_are_whole_or_absent(void **state) {
     assert_fails(bl_read_file("/", 2, &text, &bytes, &err), BL_ERR_IO, "directory");
 }
 
+static void outputs_spare_what_is_read(void **state) {
+    (void)state;
+    bl_error err;
+    char folder[512], member[600], link_name[512], fresh[600];
+    snprintf(folder, sizeof folder, "%s", bl_test_temp("folder"));
+    snprintf(member, sizeof member, "%s/rank0.blt", folder);
+    snprintf(fresh, sizeof fresh, "%s/new.json", folder);
+    snprintf(link_name, sizeof link_name, "%s", bl_test_temp("outside"));
+    assert_int_equal(mkdir(folder, 0700), 0);
+    assert_ok(bl_write_file(member, "x", 1, &err));
+    assert_int_equal(link(member, link_name), 0);
+    const char *const inputs[] = {folder};
+    assert_fails(bl_check_output(member, inputs, 1, &err), BL_ERR_USAGE, "would be lost");
+    assert_fails(bl_check_output(link_name, inputs, 1, &err), BL_ERR_USAGE, "would be lost");
+    assert_ok(bl_check_output(fresh, inputs, 1, &err));
+    unlink(link_name);
+    unlink(member);
+    rmdir(folder);
+}
+
+static int count_files(const char *folder) {
+    DIR *dir = opendir(folder);
+    int n = 0;
+    assert_non_null(dir);
+    while (readdir(dir) != NULL)
+        n++;
+    closedir(dir);
+    return n - 2;
+}
+
+/* Writers of one path: kill -9 in the middle leaves nothing, and those that commit do so whole. */
+static void writers_may_be_killed(void **state) {
+    (void)state;
+    enum { WRITERS = 6, BYTES = 1 << 16 };
+    bl_error err;
+    char folder[512], path[600];
+    snprintf(folder, sizeof folder, "%s", bl_test_temp("writers"));
+    snprintf(path, sizeof path, "%s/out", folder);
+    assert_int_equal(mkdir(folder, 0700), 0);
+    bl_file probe;
+    assert_ok(bl_file_create(&probe, path, &err));
+    const bool nameless = probe.nameless;
+    bl_file_discard(&probe);
+    pid_t writers[WRITERS];
+    for (int i = 0; i < WRITERS; i++) {
+        writers[i] = fork();
+        if (writers[i] != 0)
+            continue;
+        bl_file file;
+        if (bl_file_create(&file, path, NULL) < 0)
+            _exit(1);
+        for (int n = 0; n < BYTES; n++)
+            fputc('a' + i, file.stream);
+        fflush(file.stream);
+        if (i == 0)
+            raise(SIGKILL);
+        _exit(bl_file_commit(&file, NULL) < 0);
+    }
+    for (int i = 0; i < WRITERS; i++) {
+        int status;
+        waitpid(writers[i], &status, 0);
+        assert_true(i == 0 ? WIFSIGNALED(status) : WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+    char *text;
+    size_t bytes;
+    assert_ok(bl_read_file(path, BYTES, &text, &bytes, &err));
+    assert_int_equal(bytes, BYTES);
+    for (int n = 1; n < BYTES; n++)
+        assert_int_equal(text[n], text[0]);
+    assert_true(text[0] > 'a');
+    free(text);
+    assert_int_equal(count_files(folder), nameless ? 1 : 2);
+    unlink(path);
+    rmdir(folder);
+}
+
 static void digests_are_stable(void **state) {
     (void)state;
     /* xxh3-128 of the empty input and xxh3-64 of it, as the xxHash project publishes them. */
@@ -374,13 +454,22 @@ static void halves_are_nearest(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(first_error_wins),   cmocka_unit_test(messages_are_one_line),
-        cmocka_unit_test(sizes_are_checked),  cmocka_unit_test(rng_is_reproducible),
-        cmocka_unit_test(options_are_parsed), cmocka_unit_test(wrong_options_are_refused),
-        cmocka_unit_test(json_is_strict),     cmocka_unit_test(csv_rows_have_lines),
-        cmocka_unit_test(npy_round_trip),     cmocka_unit_test(npy_images_are_checked),
-        cmocka_unit_test(base64_is_strict),   cmocka_unit_test(files_are_whole_or_absent),
-        cmocka_unit_test(digests_are_stable), cmocka_unit_test(halves_are_nearest),
+        cmocka_unit_test(first_error_wins),
+        cmocka_unit_test(messages_are_one_line),
+        cmocka_unit_test(sizes_are_checked),
+        cmocka_unit_test(rng_is_reproducible),
+        cmocka_unit_test(options_are_parsed),
+        cmocka_unit_test(wrong_options_are_refused),
+        cmocka_unit_test(json_is_strict),
+        cmocka_unit_test(csv_rows_have_lines),
+        cmocka_unit_test(npy_round_trip),
+        cmocka_unit_test(npy_images_are_checked),
+        cmocka_unit_test(base64_is_strict),
+        cmocka_unit_test(files_are_whole_or_absent),
+        cmocka_unit_test(outputs_spare_what_is_read),
+        cmocka_unit_test(writers_may_be_killed),
+        cmocka_unit_test(digests_are_stable),
+        cmocka_unit_test(halves_are_nearest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

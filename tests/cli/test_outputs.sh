@@ -37,6 +37,8 @@ check "export: the plan" keeps new.plan.json export new.plan.json --to sglang
 check "export: the model" keeps model.json export new.plan.json --to sglang --model model.json
 check "topo import: the matrix" keeps smi.txt topo import --from nvidia-smi smi.txt
 check "topo import: the base" keeps topology.json topo import --from nvidia-smi smi.txt --base topology.json
+mkdir ranks && cp load.blt ranks/rank0.blt
+check "plan: a file of the trace's folder" keeps ranks/rank0.blt "${plan[@]}" ranks
 in_place() { "$ballast" "${plan[@]}" load.blt --current new.plan.json -o new.plan.json 2>/dev/null; }
 check "a plan may take the place of the one it starts from" in_place
 check "an empty name" fails_with "is empty" "$ballast" synth --model model.json -o ""
