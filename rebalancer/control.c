@@ -63,6 +63,45 @@ static bool set_nonblocking(int fd) {
     return flags >= 0 && fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0;
 }
 
+/* Runs that start at once on one path go through here one by one: a leftover socket that two of
+ * them found would be removed by the one, and by the other what the first had put there. The lock is
+ * a file beside the socket; the system lets go of it when its holder dies, and a lock file that
+ * somebody has removed meanwhile locks nothing. */
+static bl_status lock_path(const char *path, int *lock, bl_error *err) {
+    char name[128];
+    snprintf(name, sizeof name, "%s.lock", path);
+    for (;;) {
+        struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+        struct stat held, there;
+        const int fd = open(name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR);
+        if (fd < 0)
+            return bl_fail_at(err, BL_ERR_IO, bl_at(path), "cannot open the socket: %s: %s", name,
+                              strerror(errno));
+        int rc;
+        do
+            rc = fcntl(fd, F_SETLKW, &whole);
+        while (rc != 0 && errno == EINTR);
+        if (rc != 0) {
+            bl_fail_at(err, BL_ERR_IO, bl_at(name), "cannot be locked: %s", strerror(errno));
+            close(fd);
+            return BL_ERR_IO;
+        }
+        if (fstat(fd, &held) == 0 && lstat(name, &there) == 0 && held.st_dev == there.st_dev &&
+            held.st_ino == there.st_ino) {
+            *lock = fd;
+            return BL_OK;
+        }
+        close(fd);
+    }
+}
+
+static void unlock_path(const char *path, int lock) {
+    char name[128];
+    snprintf(name, sizeof name, "%s.lock", path);
+    unlink(name);
+    close(lock);
+}
+
 /* Make room at `path`: nothing there, or a socket that nobody serves any more. */
 static bl_status clear_path(const char *path, const struct sockaddr_un *address, bl_error *err) {
     struct stat info;
@@ -88,8 +127,12 @@ static bl_status clear_path(const char *path, const struct sockaddr_un *address,
 
 void bl_control_sweep(const char *path) {
     struct sockaddr_un address;
-    if (bl_control_address(path, &address, NULL) >= 0)
-        clear_path(path, &address, NULL);
+    int lock;
+    if (bl_control_address(path, &address, NULL) < 0 || access(path, F_OK) != 0 ||
+        lock_path(path, &lock, NULL) < 0)
+        return;
+    clear_path(path, &address, NULL);
+    unlock_path(path, lock);
 }
 
 /* Between bind and listen nobody can connect, so the mode is right before anybody can. */
@@ -107,11 +150,21 @@ static bl_status listen_at(bl_control *control, const struct sockaddr_un *addres
     return BL_OK;
 }
 
+/* Alone at the path: from the look for a leftover until somebody can connect. */
+static bl_status take_path(bl_control *control, const struct sockaddr_un *address, bl_error *err) {
+    int lock;
+    BL_TRY(lock_path(control->path, &lock, err));
+    bl_status st = clear_path(control->path, address, err);
+    if (st >= 0)
+        st = listen_at(control, address, err);
+    unlock_path(control->path, lock);
+    return st;
+}
+
 bl_status bl_control_open(const char *path, const bl_control_cluster *cluster, bl_control **out,
                           bl_error *err) {
     struct sockaddr_un address;
     BL_TRY(bl_control_address(path, &address, err));
-    BL_TRY(clear_path(path, &address, err));
     bl_control *control;
     BL_TRY(BL_CALLOC(control, 1, err));
     snprintf(control->path, sizeof control->path, "%s", path);
@@ -123,7 +176,7 @@ bl_status bl_control_open(const char *path, const bl_control_cluster *cluster, b
         control->clients[c].fd = -1;
     control->fd = bl_control_socket();
     const bl_status st = control->fd >= 0
-                             ? listen_at(control, &address, err)
+                             ? take_path(control, &address, err)
                              : bl_fail(err, BL_ERR_IO, "cannot make a socket: %s", strerror(errno));
     if (st < 0) {
         if (control->fd >= 0)

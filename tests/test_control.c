@@ -9,11 +9,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { RANKS = 2, EXPERTS = 4, SLOTS = 3, BUNDLE = 64 };
@@ -370,6 +372,58 @@ static void test_stale_socket_is_replaced(void **state) {
     assert_int_equal(access(path, F_OK), -1);
 }
 
+/* Many processes find one leftover at the same moment: one serves it, the others are told so. */
+static void test_starters_at_once(void **state) {
+    (void)state;
+    enum { STARTERS = 12, ROUNDS = 8 };
+    char path[512], lock[520];
+    snprintf(path, sizeof path, "%s.3", f.path);
+    snprintf(lock, sizeof lock, "%s.lock", path);
+    for (int round = 0; round < ROUNDS; round++) {
+        bl_error err;
+        bl_control *left;
+        int gate[2], told[2], served = 0, refused = 0;
+        pid_t starters[STARTERS];
+        assert_ok(bl_control_open(path, &cluster, &left, &err));
+        assert_int_equal(rename(path, bl_test_temp("left.sock")), 0);
+        bl_control_close(left, NULL);
+        assert_int_equal(rename(bl_test_temp("left.sock"), path), 0);
+        assert_int_equal(pipe(gate) | pipe(told), 0);
+        for (int i = 0; i < STARTERS; i++) {
+            starters[i] = fork();
+            if (starters[i] != 0)
+                continue;
+            char byte;
+            bl_control *mine = NULL;
+            close(gate[1]);
+            if (read(gate[0], &byte, 1) != 0)
+                _exit(2);
+            byte = bl_control_open(path, &cluster, &mine, NULL) >= 0 ? 's' : 'r';
+            if (write(told[1], &byte, 1) != 1 || byte == 'r')
+                _exit(0);
+            pause(); /* serve until killed, and leave the socket behind */
+        }
+        close(gate[0]);
+        close(gate[1]); /* off */
+        for (int i = 0; i < STARTERS; i++) {
+            char byte = 0;
+            assert_int_equal(read(told[0], &byte, 1), 1);
+            served += byte == 's';
+            refused += byte == 'r';
+        }
+        for (int i = 0; i < STARTERS; i++) {
+            kill(starters[i], SIGKILL);
+            waitpid(starters[i], NULL, 0);
+        }
+        close(told[0]);
+        close(told[1]);
+        assert_int_equal(served, 1);
+        assert_int_equal(refused, STARTERS - 1);
+        assert_int_equal(access(lock, F_OK), -1);
+        assert_int_equal(unlink(path), 0); /* the server's own, not removed by a late starter */
+    }
+}
+
 static void test_socket_of_another_run_stays(void **state) {
     (void)state;
     bl_error err;
@@ -436,6 +490,7 @@ int main(void) {
         TEST(test_many_clients),
         TEST(test_socket_is_private_and_single),
         TEST(test_stale_socket_is_replaced),
+        TEST(test_starters_at_once),
         TEST(test_socket_of_another_run_stays),
         TEST(test_last_words),
         TEST(test_server_that_stands_still),
