@@ -8,6 +8,7 @@
 #include "cli/verbs.h"
 #include "core/json.h"
 #include "core/mem.h"
+#include "runtime/transport.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -159,6 +160,7 @@ static int run_help(int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
+    bl_ucx_leave_hangup();
     if (argc < 2) {
         print_overview(stderr);
         return 2;

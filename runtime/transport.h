@@ -131,6 +131,11 @@ typedef struct bl_ucx_options {
 /* Meet the other ranks and connect to all of them; returns when every pair has spoken. */
 bl_status bl_transport_ucx_open(const bl_ucx_options *options, bl_transport **out, bl_error *err);
 
+/* UCX takes SIGHUP (its UCX_DEBUG_SIGNO) from the moment it is loaded, before main(), and does
+ * nothing on it: a terminal that closes would leave everything running. Called first in main(), this
+ * gives the signal back the meaning the process was started with. */
+void bl_ucx_leave_hangup(void);
+
 /* Fill rank, n_ranks, rendezvous and job from the environment that torchrun sets (RANK, WORLD_SIZE,
  * MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID). torchrun's own store may occupy MASTER_PORT
  * (TORCHELASTIC_USE_AGENT_STORE=True), then the port above it is used; BALLAST_RENDEZVOUS=host:port

@@ -7,9 +7,11 @@
 #include "runtime/rendezvous.h"
 
 #include <netinet/in.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <ucs/config/global_opts.h>
+#include <ucs/debug/debug.h>
 #include <ucs/type/status.h>
 
 static bl_status ucx_failed(ucs_status_t status, const char *doing, bl_error *err) {
@@ -23,6 +25,15 @@ static bl_status ucx_failed(ucs_status_t status, const char *doing, bl_error *er
         if (ucx_st_ != UCS_OK)                          \
             return ucx_failed(ucx_st_, (doing), (err)); \
     } while (0)
+
+/* ---- signals -------------------------------------------------------------------------------- */
+
+void bl_ucx_leave_hangup(void) {
+    struct sigaction now;
+    if (ucs_global_opts.debug_signo == SIGHUP && sigaction(SIGHUP, NULL, &now) == 0 &&
+        now.sa_handler != SIG_DFL && now.sa_handler != SIG_IGN)
+        ucs_debug_disable_signal(SIGHUP);
+}
 
 /* ---- context, worker, listener -------------------------------------------------------------- */
 

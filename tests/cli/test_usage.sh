@@ -34,4 +34,29 @@ interrupted() {
 }
 check "Ctrl-C ends a verb that has nothing to save" interrupted INT
 check "so does SIGTERM" interrupted TERM
+# ---- a terminal that closes -----------------------------------------------------------------
+
+# hangup IGNORED: a process that waits for its input gets SIGHUP; prints how it ended.
+hangup() {
+    mkfifo "$work/in.$1"
+    (
+        [ "$1" = ignored ] && trap '' HUP
+        exec "$ballast" size --model - <"$work/in.$1" >/dev/null 2>&1
+    ) &
+    local pid=$! rc
+    exec 9>"$work/in.$1"
+    until grep -q '^State:.*S (' /proc/$pid/status && [ "$(cat /proc/$pid/comm)" = ballast ]; do sleep 0.05; done
+    sleep 0.2
+    kill -HUP $pid
+    sleep 0.2
+    exec 9>&-
+    wait $pid
+    rc=$?
+    echo $rc
+}
+ends_on_hangup() { [ "$(hangup plain 2>/dev/null)" -eq 129 ]; }
+ignores_hangup() { [ "$(hangup ignored 2>/dev/null)" -eq 1 ]; }
+check "a hangup ends the program" ends_on_hangup
+check "a hangup that is ignored, as under nohup, does not" ignores_hangup
+
 finish
