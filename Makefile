@@ -4,7 +4,7 @@ CC       ?= cc
 PREFIX   ?= /usr/local
 DESTDIR  ?=
 VARIANT  ?= release
-BUILD    ?= build/$(VARIANT)
+BUILD    ?= build/$(VARIANT)$(if $(CUDA),-cuda)
 VERSION  := 0.1.0
 
 OPT.release   := -O2 -g
@@ -27,7 +27,23 @@ LIBS  := -Wl,--as-needed -lglpk -lcsv -ljansson -lexpat -lyaml -lzstd -lxxhash -
 
 ROOMS := core topologies tracer planner planner/engines runtime rebalancer cli
 SRC   := $(wildcard $(ROOMS:%=%/*.c))
-OBJ   := $(SRC:%.c=$(BUILD)/%.o) $(BUILD)/gen/catalogue.o
+# CUDA=1 adds what needs the toolkit and NCCL, by name: *_cuda.c, *_nccl.c and kernels in *.cu. Without
+# it stands in, for each x_cuda.c or x_nccl.c, a file x_cuda_none.c or x_nccl_none.c that says so.
+ifdef CUDA
+CUDA_HOME ?= /usr/local/cuda
+NCCL_HOME ?= $(CUDA_HOME)
+NVCC      ?= $(CUDA_HOME)/bin/nvcc
+# Intermediate code from Ampere on, which the driver compiles for newer devices, and Hopper's own.
+CUDA_ARCH ?= -gencode arch=compute_80,code=compute_80 -gencode arch=compute_90,code=sm_90
+FLAGS     += -DBL_HAVE_CUDA -isystem $(CUDA_HOME)/include -isystem $(NCCL_HOME)/include
+CUDA_LIBS := $(foreach dir,$(CUDA_HOME)/lib64 $(NCCL_HOME)/lib,-L$(dir) -Wl,-rpath,$(dir)) -lnccl -lcudart
+LIBS      += $(CUDA_LIBS) -lstdc++
+SRC       := $(filter-out %_cuda_none.c %_nccl_none.c,$(SRC))
+else
+SRC       := $(filter-out %_cuda.c %_nccl.c,$(SRC))
+endif
+KERNELS := $(if $(CUDA),$(wildcard $(ROOMS:%=%/*.cu)))
+OBJ     := $(SRC:%.c=$(BUILD)/%.o) $(KERNELS:%.cu=$(BUILD)/%.cu.o) $(BUILD)/gen/catalogue.o
 # The program's parts without main() and without the stand-in for GLPK: what tests link.
 PARTS := $(filter-out $(BUILD)/cli/main.o $(BUILD)/planner/milp_none.o,$(OBJ))
 room   = $(filter $(1:%=$(BUILD)/%/%),$(OBJ))
@@ -46,13 +62,14 @@ REPLAYS := $(patsubst tests/fuzz/%.c,$(BUILD)/tests/replay_%,$(wildcard tests/fu
 SUPPORT := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/support/*.c))
 TOOLS   := $(patsubst tests/tools/%.c,$(BUILD)/tests/tools/%,$(wildcard tests/tools/*.c))
 SCRIPTS := $(wildcard tests/cli/test_*.sh)
+GPU_TESTS := $(patsubst tests/gpu/%.c,$(BUILD)/tests/gpu/%,$(wildcard tests/gpu/test_*.c))
 BENCHES := $(patsubst tests/bench/%.c,$(BUILD)/tests/bench/%,$(wildcard tests/bench/bench_*.c))
 
-.PHONY: all help demo test unit bench lint format asan ubsan tsan fuzz install clean deps man
+.PHONY: all help demo test unit bench lint format asan ubsan tsan fuzz install clean deps man check-gpu gpu
 .SECONDARY:
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
 
 all: deps $(BUILD)/ballast $(LIBRARIES) ## install what is missing, build program and libraries
 
@@ -70,6 +87,10 @@ unit: $(BUILD)/ballast $(LIBRARIES) $(TESTS) $(REPLAYS) $(TOOLS)
 
 bench: all $(BENCHES) ## measure the targets of docs/benchmarks.md side by side
 	@BUILD=$(BUILD) scripts/bench.sh $(BENCHES)
+
+# make CUDA=1 is the build with CUDA and NCCL; this builds it and runs what needs a GPU.
+check-gpu: ; @CUDA_HOME=$(CUDA_HOME) scripts/check_gpu.sh ## build with CUDA and NCCL, and test on this machine's GPUs
+gpu: $(BUILD)/ballast $(LIBRARIES) $(GPU_TESTS)
 
 lint: all ## formatting, includes and symbols, static analysis
 	@BUILD=$(BUILD) scripts/lint.sh
@@ -105,6 +126,9 @@ endif
 $(BUILD)/%.o: %.c $(STAMP) | deps
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(FLAGS) -MMD -MP -c -o $@ $<
+$(BUILD)/%.cu.o: %.cu $(STAMP) | deps
+	@mkdir -p $(@D)
+	$(Q)$(NVCC) -O2 -g $(CUDA_ARCH) -Xcompiler -fPIC,-Wall,-Wextra -I. -Iinclude -DBL_HAVE_CUDA -MMD -MP -c -o $@ $<
 $(BUILD)/gen/%.o: $(BUILD)/gen/%.c $(STAMP)
 	$(Q)$(CC) $(FLAGS) -c -o $@ $<
 $(BUILD)/gen/catalogue.c: $(wildcard topologies/catalogue/*.json) scripts/embed.sh
@@ -120,8 +144,9 @@ $(BUILD)/libballast-trace.so: $(TRACE_OBJ) ; $(Q)$(CC) $(FLAGS) $(LDFLAGS) -shar
 $(BUILD)/libballast-plan.so: $(PLAN_OBJ)
 	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -shared -o $@ $^ -lcsv -ljansson -lexpat -lzstd -lxxhash -lm -lrt
 
+# Objects before the archive: what a test names beside it stands in for a member.
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(SUPPORT) $(BUILD)/parts.a
-	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(LIBS) -lcmocka
+	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LIBS) -lcmocka
 $(BUILD)/tests/replay_%: $(BUILD)/tests/fuzz/%.o $(BUILD)/tests/fuzz/replay.o $(BUILD)/parts.a
 	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(LIBS)
 
