@@ -27,8 +27,8 @@ LIBS  := -Wl,--as-needed -lglpk -lcsv -ljansson -lexpat -lyaml -lzstd -lxxhash -
 
 ROOMS := core topologies tracer planner planner/engines runtime rebalancer cli
 SRC   := $(wildcard $(ROOMS:%=%/*.c))
-# CUDA=1 adds what needs the toolkit and NCCL, by name: *_cuda.c, *_nccl.c and kernels in *.cu. Without
-# it stands in, for each x_cuda.c or x_nccl.c, a file x_cuda_none.c or x_nccl_none.c that says so.
+# CUDA=1 adds what needs the toolkit and NCCL: *_cuda.c, transport_nccl.c and kernels in *.cu. Without
+# it *_cuda_none.c and transport_nccl_none.c stand in for them and say so.
 ifdef CUDA
 CUDA_HOME ?= /usr/local/cuda
 NCCL_HOME ?= $(CUDA_HOME)
@@ -38,9 +38,9 @@ CUDA_ARCH ?= -gencode arch=compute_80,code=compute_80 -gencode arch=compute_90,c
 FLAGS     += -DBL_HAVE_CUDA -isystem $(CUDA_HOME)/include -isystem $(NCCL_HOME)/include
 CUDA_LIBS := $(foreach dir,$(CUDA_HOME)/lib64 $(NCCL_HOME)/lib,-L$(dir) -Wl,-rpath,$(dir)) -lnccl -lcudart
 LIBS      += $(CUDA_LIBS) -lstdc++
-SRC       := $(filter-out %_cuda_none.c %_nccl_none.c,$(SRC))
+SRC       := $(filter-out %_cuda_none.c %/transport_nccl_none.c,$(SRC))
 else
-SRC       := $(filter-out %_cuda.c %_nccl.c,$(SRC))
+SRC       := $(filter-out %_cuda.c %/transport_nccl.c,$(SRC))
 endif
 KERNELS := $(if $(CUDA),$(wildcard $(ROOMS:%=%/*.cu)))
 OBJ     := $(SRC:%.c=$(BUILD)/%.o) $(KERNELS:%.cu=$(BUILD)/%.cu.o) $(BUILD)/gen/catalogue.o
