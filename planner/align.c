@@ -88,7 +88,7 @@ static bl_status assign(const int *gain, int n, int *to, bl_error *err) {
     return BL_OK;
 }
 
-/* Relabel the `n` ranks listed in `rank`, all with the same number of slots. */
+/* Relabel the `n` ranks listed in `rank`, which are all alike. */
 static bl_status relabel_class(const bl_holds *now, const int *rank, int n,
                                bl_layer_placement *placement, bl_error *err) {
     const int slots = placement->begin[rank[0] + 1] - placement->begin[rank[0]];
@@ -123,13 +123,12 @@ static bl_status relabel(const bl_problem *problem, const bl_holds *now,
     BL_TRY(BL_CALLOC(rank, problem->n_ranks, err));
     bl_status st = BL_OK;
     for (int leader = 0; leader < problem->n_ranks && st == BL_OK; leader++) {
-        const int slots = problem->slots_per_rank[leader];
         int n = 0;
-        bool first_of_class = slots > 0;
+        bool first_of_class = problem->slots_per_rank[leader] > 0;
         for (int g = 0; g < leader && first_of_class; g++)
-            first_of_class = problem->slots_per_rank[g] != slots;
+            first_of_class = !bl_rules_alike(problem, g, leader);
         for (int g = leader; g < problem->n_ranks && first_of_class; g++) {
-            if (problem->slots_per_rank[g] == slots)
+            if (bl_rules_alike(problem, g, leader))
                 rank[n++] = g;
         }
         if (n > 1)

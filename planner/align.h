@@ -10,7 +10,7 @@
 
 #include "planner/problem.h"
 
-/* Exchange the contents of whole ranks with equally many slots where that saves moves (an
+/* Exchange the contents of ranks that are alike (rules.h) where that saves moves (an
  * assignment problem, solved exactly by the Hungarian method in O(ranks^3); no exchange without a
  * saving), then order the slots as below. problem->current is not NULL. */
 bl_status bl_align(const bl_problem *problem, bl_layer_placement *placement, bl_error *err);

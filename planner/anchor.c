@@ -3,6 +3,8 @@
 #include "planner/align.h"
 #include "planner/holds.h"
 
+#include <string.h>
+
 typedef struct repair {
     const bl_problem *problem;
     double *load;        /* [n_experts] over all scenarios */
@@ -13,12 +15,13 @@ typedef struct repair {
     int moves;
 } repair;
 
-/* Take over what a rank holds, without doubles. */
+/* Take over what a rank holds and may hold, without doubles. */
 static void take_over(repair *r, int rank) {
     const bl_layer_placement *current = r->problem->current;
     for (int slot = current->begin[rank]; slot < current->begin[rank + 1]; slot++) {
         const int32_t expert = current->expert[slot];
-        if (expert != BL_NO_EXPERT && !bl_holds_has(&r->holds, rank, expert)) {
+        if (expert != BL_NO_EXPERT && !bl_holds_has(&r->holds, rank, expert) &&
+            bl_rules_may(r->problem->rules, rank, expert)) {
             bl_holds_set(&r->holds, rank, expert);
             r->copies[expert]++;
         }
@@ -119,6 +122,7 @@ static void fill(repair *r, int rank) {
         int best = -1;
         for (int expert = 0; expert < pl->n_experts; expert++) {
             if (!bl_holds_has(&r->holds, rank, expert) &&
+                bl_rules_may(r->problem->rules, rank, expert) &&
                 (may_move || bl_holds_has(r->now, rank, expert)) &&
                 (best < 0 || r->load[expert] * r->copies[best] > r->load[best] * r->copies[expert]))
                 best = expert;
@@ -128,12 +132,35 @@ static void fill(repair *r, int rank) {
     }
 }
 
+/* Cover every expert as the rules want it, and count anew. */
+static bl_status keep_rules(repair *r, bl_error *err) {
+    const bl_layer_placement *pl = r->placement;
+    BL_TRY(bl_rules_repair(r->problem, r->load, r->placement, err));
+    memset(r->holds.bits, 0, r->holds.words * (size_t)pl->n_ranks * sizeof *r->holds.bits);
+    bl_holds_add(&r->holds, pl);
+    for (int expert = 0; expert < pl->n_experts; expert++)
+        r->copies[expert] = 0;
+    r->moves = 0;
+    for (int rank = 0; rank < pl->n_ranks; rank++) {
+        for (int slot = pl->begin[rank]; slot < pl->begin[rank + 1]; slot++) {
+            const int32_t expert = pl->expert[slot];
+            if (expert == BL_NO_EXPERT)
+                continue;
+            r->copies[expert]++;
+            r->moves += !bl_holds_has(r->now, rank, expert);
+        }
+    }
+    return BL_OK;
+}
+
 static bl_status make_servable(repair *r, bl_error *err) {
     const bl_problem *problem = r->problem;
     for (int rank = 0; rank < problem->n_ranks; rank++)
         take_over(r, rank);
     for (int rank = 0; rank < problem->n_ranks; rank++)
         cut(r, rank);
+    if (problem->rules != NULL)
+        BL_TRY(keep_rules(r, err));
     for (int expert = 0; expert < problem->n_experts; expert++) {
         if (r->copies[expert] == 0)
             cover(r, expert);

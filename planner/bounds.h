@@ -22,6 +22,11 @@
  *   packing  which copies must share a rank, or cannot; for few spare slots or few slots per rank
  *            (packing.h, with proofs; part of it holds for the even split only).
  *
+ * Rules (rules.h): where experts must be in several domains they have so many copies, and the slot
+ * bound starts from these. Where experts may live on some ranks only, ranks and experts fall into
+ * parts that have nothing to do with each other (the nodes, when groups are kept whole); the busiest
+ * rank is in one of them, so the largest of the parts' own bounds bounds the whole.
+ *
  * Several scenarios: the score is a sum of largest rank loads, one per scenario, so the sum of the
  * scenarios' own bounds bounds it; and the sum of largest rank loads is at least the largest summed
  * rank load, so the bound of the summed load bounds it too. The larger one is taken.
@@ -39,12 +44,14 @@ typedef struct bl_bound {
 /* The best of the bounds above; 1 for an idle layer. */
 bl_status bl_bound_of(const bl_problem *problem, bl_bound *out, bl_error *err);
 
-/* Each bound alone, as a load (token rows on the busiest rank), for one load vector under a rule. */
+/* Each bound alone, as a load (token rows on the busiest rank), for one load vector under a rule.
+ * least[n_experts]: copies that every expert has at least, or NULL: 1. */
 typedef struct bl_load_bounds {
     double mean, slot, packing;
     bool slot_is_width; /* the slot bound is w_e / G' */
 } bl_load_bounds;
 bl_status bl_bounds_of_load(const double *load, int n_experts, const int *slots_per_rank,
-                            int n_ranks, bl_rule rule, bl_load_bounds *out, bl_error *err);
+                            int n_ranks, const int *least, bl_rule rule, bl_load_bounds *out,
+                            bl_error *err);
 
 #endif

@@ -12,7 +12,7 @@ typedef struct model {
     int n_experts, n_ranks; /* ranks with slots only */
     int *order;             /* [n_experts] experts, hottest first; rows of z and y follow it */
     int *rank;              /* [n_ranks] the problem's rank */
-    int *twin;              /* [n_ranks] previous rank with equally many slots, or -1 */
+    int *twin;              /* [n_ranks] previous rank that is like it, or -1 */
     int *place_in_class;    /* [n_ranks] equally large ranks before it */
     double *sum;            /* [n_experts] load over scenarios, in the same order */
     int *least, *most;      /* [n_experts] copies worth looking at, in the same order */
@@ -59,6 +59,11 @@ static void sort_experts(model *m, const double *sum) {
         m->sum[e] = sum[m->order[e]];
 }
 
+/* Ranks differ by what they hold now where moves are counted. */
+static bool is_anchored(const bl_problem *problem) {
+    return problem->current != NULL && problem->max_moves >= 0;
+}
+
 static void list_ranks(model *m) {
     const int *slots = m->problem->slots_per_rank;
     int n = 0;
@@ -68,7 +73,7 @@ static void list_ranks(model *m) {
         m->rank[n] = rank;
         m->twin[n] = -1;
         for (int before = n - 1; before >= 0 && m->twin[n] < 0; before--) {
-            if (slots[m->rank[before]] == slots[rank])
+            if (!is_anchored(m->problem) && bl_rules_alike(m->problem, m->rank[before], rank))
                 m->twin[n] = before;
         }
         m->place_in_class[n] = m->twin[n] < 0 ? 0 : m->place_in_class[m->twin[n]] + 1;
@@ -82,7 +87,7 @@ static void limit_copies(model *m, double ceiling) {
     const int n_slots = bl_problem_n_slots(m->problem);
     int needed = 0;
     for (int e = 0; e < m->n_experts; e++) {
-        int k = 1;
+        int k = bl_rules_least(m->problem->rules, m->order[e]);
         while (k < m->n_ranks && m->sum[e] / k >= ceiling)
             k++;
         m->least[e] = k;
@@ -124,6 +129,8 @@ static bl_status survey(model *m, const bl_problem *problem, double known, bl_er
 
 /* Can expert e (by order) be on rank g? The ranks of a class before g hold a lower expert each. */
 static bool may_hold(const model *m, int e, int g) {
+    if (!bl_rules_may(m->problem->rules, m->rank[g], m->order[e]))
+        return false;
     int copies = 0;
     for (int before = 0; before <= e; before++)
         copies += m->most[before];
@@ -188,7 +195,8 @@ static bl_status add_rank_rows(model *m, bl_error *err) {
     const bl_problem *problem = m->problem;
     for (int g = 0; g < m->n_ranks; g++) {
         const double slots = problem->slots_per_rank[m->rank[g]];
-        BL_TRY(bl_milp_add_row(&m->milp, slots, slots, err));
+        /* Within a limit on moves a hole may have to stay one. */
+        BL_TRY(bl_milp_add_row(&m->milp, is_anchored(problem) ? -INFINITY : slots, slots, err));
         for (int e = 0; e < m->n_experts; e++)
             BL_TRY(add_copies_of(m, e, g, 1.0, err));
         for (int s = 0; s < problem->n_scenarios; s++) {
@@ -207,14 +215,26 @@ static bl_status add_rank_rows(model *m, bl_error *err) {
     return BL_OK;
 }
 
-static bool same_load(const model *m, int e, int f) {
+static bool same_rules(const bl_problem *problem, int e, int f) {
+    if (is_anchored(problem) ||
+        bl_rules_least(problem->rules, e) != bl_rules_least(problem->rules, f))
+        return false;
+    for (int rank = 0; rank < problem->n_ranks; rank++) {
+        if (bl_rules_may(problem->rules, rank, e) != bl_rules_may(problem->rules, rank, f))
+            return false;
+    }
+    return true;
+}
+
+/* Can two experts (by order) change names? */
+static bool same_expert(const model *m, int e, int f) {
     const bl_problem *problem = m->problem;
     for (int s = 0; s < problem->n_scenarios; s++) {
         const double *load = problem->load + (size_t)s * (size_t)problem->n_experts;
         if (load[m->order[e]] != load[m->order[f]])
             return false;
     }
-    return true;
+    return same_rules(problem, m->order[e], m->order[f]);
 }
 
 static bl_status add_symmetry_rows(model *m, bl_error *err) {
@@ -228,13 +248,67 @@ static bl_status add_symmetry_rows(model *m, bl_error *err) {
         }
     }
     for (int e = 0; e + 1 < m->n_experts; e++) {
-        if (!same_load(m, e, e + 1))
+        if (!same_expert(m, e, e + 1))
             continue;
         BL_TRY(bl_milp_add_row(&m->milp, 0.0, INFINITY, err));
         for (int k = m->least[e]; k <= m->most[e]; k++)
             BL_TRY(bl_milp_add_entry(&m->milp, *z_of(m, e, k), k, err));
         for (int k = m->least[e + 1]; k <= m->most[e + 1]; k++)
             BL_TRY(bl_milp_add_entry(&m->milp, *z_of(m, e + 1, k), -k, err));
+    }
+    return BL_OK;
+}
+
+/* The expert is in a domain as far as one of the domain's ranks holds it, and in `least` of them. */
+static bl_status add_domain_rows_of(model *m, int e, int n_domains, bl_error *err) {
+    const bl_rules *rules = m->problem->rules;
+    const int least = bl_rules_least(rules, m->order[e]);
+    const bl_milp_column part = {0.0, 1.0, 0.0, false};
+    int *in;
+    BL_TRY(BL_CALLOC(in, n_domains, err));
+    bl_status st = BL_OK;
+    for (int d = 0; d < n_domains && st == BL_OK; d++) {
+        st = bl_milp_add_column(&m->milp, part, &in[d], err);
+        if (st == BL_OK)
+            st = bl_milp_add_row(&m->milp, -INFINITY, 0.0, err);
+        if (st == BL_OK)
+            st = bl_milp_add_entry(&m->milp, in[d], 1.0, err);
+        for (int g = 0; g < m->n_ranks && st == BL_OK; g++) {
+            if (rules->domain[m->rank[g]] == d)
+                st = add_copies_of(m, e, g, -1.0, err);
+        }
+    }
+    if (st == BL_OK)
+        st = bl_milp_add_row(&m->milp, least, INFINITY, err);
+    for (int d = 0; d < n_domains && st == BL_OK; d++)
+        st = bl_milp_add_entry(&m->milp, in[d], 1.0, err);
+    free(in);
+    return st;
+}
+
+static bl_status add_domain_rows(model *m, bl_error *err) {
+    const bl_rules *rules = m->problem->rules;
+    int n_domains = 0;
+    for (int g = 0; rules != NULL && rules->domain != NULL && g < m->n_ranks; g++)
+        n_domains =
+            rules->domain[m->rank[g]] >= n_domains ? rules->domain[m->rank[g]] + 1 : n_domains;
+    for (int e = 0; e < m->n_experts && n_domains > 0; e++) {
+        if (bl_rules_least(rules, m->order[e]) > 1)
+            BL_TRY(add_domain_rows_of(m, e, n_domains, err));
+    }
+    return BL_OK;
+}
+
+static bl_status add_moves_row(model *m, bl_error *err) {
+    const bl_problem *problem = m->problem;
+    if (!is_anchored(problem))
+        return BL_OK;
+    BL_TRY(bl_milp_add_row(&m->milp, -INFINITY, problem->max_moves, err));
+    for (int g = 0; g < m->n_ranks; g++) {
+        for (int e = 0; e < m->n_experts; e++) {
+            if (bl_layer_find(problem->current, m->rank[g], m->order[e]) < 0)
+                BL_TRY(add_copies_of(m, e, g, 1.0, err));
+        }
     }
     return BL_OK;
 }
@@ -253,6 +327,8 @@ static bl_status build(model *m, const bl_problem *problem, double known, double
     BL_TRY(add_copy_rows(m, err));
     BL_TRY(add_rank_rows(m, err));
     BL_TRY(add_symmetry_rows(m, err));
+    BL_TRY(add_domain_rows(m, err));
+    BL_TRY(add_moves_row(m, err));
     return add_objective_row(m, bound, known, err);
 }
 
@@ -280,7 +356,8 @@ static bl_status accept(const model *m, const double *x, double known,
     bl_score score = {0};
     bl_problem even = *m->problem;
     even.rule = BL_RULE_EVEN;
-    fits = fits && bl_layer_placement_check(&made, NULL, NULL) == BL_OK;
+    fits = fits && bl_layer_placement_check(&made, NULL, NULL) == BL_OK &&
+           bl_rules_check(m->problem, &made, NULL) == BL_OK;
     bl_status st = fits ? bl_evaluate(&even, &made, &score, err) : BL_OK;
     *improved = fits && st == BL_OK && score.max_over_mean < known;
     if (*improved)

@@ -4,17 +4,22 @@
  *     z[e][k]     expert e has k copies                          sum_k z[e][k] = 1
  *     y[e][g][k]  rank g holds one of the k copies of expert e   sum_g y[e][g][k] = k z[e][k]
  *     T[s]        busiest rank in scenario s                     sum_ek load[s][e] / k y[e][g][k]
- * <= T[s] rank g is full: sum_ek y[e][g][k] = slots[g];   minimise sum_s T[s]
+ *                                                                           <= T[s]
+ *     rank g is full: sum_ek y[e][g][k] = slots[g];   minimise sum_s T[s]
  *
  * The linear relaxation of this says no more than the mean load, so branch and bound lives on what
  * is cut away beforehand:
  *   - a better placement than the one already known is asked for; "there is none" is the proof;
  *   - numbers of copies whose copies alone would be as heavy as what is known are left out, and
  *     numbers that leave too few slots for the others;
- *   - ranks with equally many slots are interchangeable: ordered by the lowest expert they hold,
- * with the experts sorted by load (the first rank of such a class holds the hottest of the class's
- *     experts, and so on), only one of each set of equivalent placements is left;
- *   - experts with equal load are interchangeable: their numbers of copies descend.
+ *   - ranks that are alike are interchangeable (unless moves from the current placement are
+ *     limited): ordered by the lowest expert they hold, with the experts sorted by load (the first
+ *     rank of such a class holds the hottest of the class's experts, and so on), only one of each
+ *     set of equivalent placements is left;
+ *   - experts with equal load and rules are interchangeable: their numbers of copies descend.
+ * Fault domains add sum_d w[e][d] >= least[e], w[e][d] <= the copies of e in domain d; a limit on
+ * moves is one row, and lets slots stay empty.
+ *
  * It is the oracle for the search and the last per cent for small models, not a way to plan 256
  * experts: GLPK does not close that in any useful time, and neither does any other solver tried.
  */
@@ -38,7 +43,7 @@ int64_t bl_exact_size(const bl_problem *problem);
 
 /* Look for a placement that scores below `known`, the even-split score of `placement`. On success
  * `placement` holds the best known one, valid and full, re-scored here by the evaluator.
- * problem->current and its limits are not looked at. */
+ * problem->rules and problem->max_moves are kept. */
 bl_status bl_exact(const bl_problem *problem, double known, double bound,
                    const bl_milp_limits *limits, bl_layer_placement *placement,
                    bl_exact_result *out, bl_error *err);

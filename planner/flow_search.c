@@ -244,7 +244,20 @@ static void put(flow_state *fs, int slot, int expert) {
 }
 
 static bool may_hold(const flow_state *fs, int rank, int expert) {
-    return expert == BL_NO_EXPERT || !bl_holds_has(&fs->holders, expert, rank);
+    return expert == BL_NO_EXPERT || (!bl_holds_has(&fs->holders, expert, rank) &&
+                                      bl_rules_may(fs->problem->rules, rank, expert));
+}
+
+/* Is the expert in as many domains as it must be? */
+static bool keeps_domains(const flow_state *fs, int expert) {
+    if (expert == BL_NO_EXPERT || bl_rules_least(fs->problem->rules, expert) < 2)
+        return true;
+    bl_domain_count count = {.least = bl_rules_least(fs->problem->rules, expert)};
+    for (int rank = 0; rank < fs->problem->n_ranks; rank++) {
+        if (bl_holds_has(&fs->holders, expert, rank))
+            bl_domain_count_add(&count, fs->problem->rules->domain[rank]);
+    }
+    return count.n >= count.least;
 }
 
 /* Slot p gets another expert; with q >= 0, in exchange with slot q. */
@@ -318,7 +331,8 @@ static bl_status propose(flow_state *fs, double temperature, bl_error *err) {
     /* Metropolis: accepted when the cost is at most this. */
     const double most = fs->cost - temperature * log(1.0 - bl_rng_unit(&fs->rng));
     double cost = INFINITY;
-    if (fs->moves <= fs->max_moves || fs->moves <= moves)
+    if ((fs->moves <= fs->max_moves || fs->moves <= moves) && keeps_domains(fs, c.old_expert) &&
+        keeps_domains(fs, c.new_expert))
         BL_TRY(score(fs, most, &cost, err));
     if (cost <= most)
         accept(fs, cost);

@@ -3,12 +3,16 @@
 #include "planner/holds.h"
 #include "planner/replicate.h"
 
+#include <assert.h>
+#include <string.h>
+
 typedef struct item {
     double load; /* of one copy */
     int expert;
 } item;
 
 typedef struct packing {
+    const bl_rules *rules;
     const double *load; /* [n_experts] of the expert, over all its copies */
     int *copies;
     bl_layer_placement *placement;
@@ -34,11 +38,26 @@ static void put(packing *p, int rank, int expert) {
     bl_holds_set(&p->holds, rank, expert);
 }
 
-/* Least loaded rank with room that does not hold the expert, or -1. */
+static bool may_put(const packing *p, int rank, int expert) {
+    return !bl_holds_has(&p->holds, rank, expert) && bl_rules_may(p->rules, rank, expert);
+}
+
+/* Least loaded rank with room that may take the expert, or -1; only in a domain without it as long
+ * as it needs more of them. */
 static int place_for(const packing *p, int expert) {
+    bl_domain_count here = {.least = bl_rules_least(p->rules, expert)};
+    for (int rank = 0; here.least > 1 && rank < p->placement->n_ranks; rank++) {
+        if (bl_holds_has(&p->holds, rank, expert))
+            bl_domain_count_add(&here, p->rules->domain[rank]);
+    }
     int best = -1;
     for (int rank = 0; rank < p->placement->n_ranks; rank++) {
-        if (room(p, rank) > 0 && !bl_holds_has(&p->holds, rank, expert) &&
+        bl_domain_count after = here;
+        if (here.n > 0 && here.n < here.least)
+            bl_domain_count_add(&after, p->rules->domain[rank]);
+        else
+            after.n++;
+        if (room(p, rank) > 0 && may_put(p, rank, expert) && after.n > here.n &&
             (best < 0 || p->rank_load[rank] < p->rank_load[best]))
             best = rank;
     }
@@ -57,11 +76,11 @@ static bool exchange(packing *p, int expert) {
         if (room(p, to) == 0)
             continue;
         for (int from = 0; from < pl->n_ranks; from++) {
-            if (bl_holds_has(&p->holds, from, expert))
+            if (!may_put(p, from, expert))
                 continue;
             for (int slot = pl->begin[from]; slot < pl->begin[from] + p->used[from]; slot++) {
                 const int other = pl->expert[slot];
-                if (bl_holds_has(&p->holds, to, other))
+                if (!may_put(p, to, other))
                     continue;
                 const double theirs = p->load[other] / p->copies[other];
                 const double there = p->rank_load[to] + theirs;
@@ -94,11 +113,11 @@ static void fill(packing *p) {
         while (room(p, rank) > 0) {
             int best = -1;
             for (int expert = 0; expert < pl->n_experts; expert++) {
-                if (!bl_holds_has(&p->holds, rank, expert) &&
-                    (best < 0 ||
-                     p->load[expert] * p->copies[best] > p->load[best] * p->copies[expert]))
+                if (may_put(p, rank, expert) && (best < 0 || p->load[expert] * p->copies[best] >
+                                                                 p->load[best] * p->copies[expert]))
                     best = expert;
             }
+            assert(best >= 0); /* a rank may hold as many experts as it has slots */
             p->copies[best]++;
             put(p, rank, best);
         }
@@ -112,16 +131,31 @@ static void pack_items(packing *p, const item *items, int n_items) {
         if (rank >= 0)
             put(p, rank, expert);
         else if (!exchange(p, expert))
-            p->copies[expert]--; /* held elsewhere, or a rank with room would not hold it */
+            p->copies[expert]--;
     }
-    fill(p);
+}
+
+/* Where one after another led to breaking a rule: keep what can be kept, and leave holes. */
+static bl_status repack(const bl_problem *problem, packing *p, bl_error *err) {
+    bl_layer_placement *pl = p->placement;
+    BL_TRY(bl_rules_repair(problem, p->load, pl, err));
+    memset(p->holds.bits, 0, p->holds.words * (size_t)pl->n_ranks * sizeof *p->holds.bits);
+    bl_holds_add(&p->holds, pl);
+    for (int expert = 0; expert < pl->n_experts; expert++)
+        p->copies[expert] = 0;
+    for (int rank = 0; rank < pl->n_ranks; rank++) {
+        p->used[rank] = 0;
+        while (room(p, rank) > 0 && pl->expert[pl->begin[rank] + p->used[rank]] != BL_NO_EXPERT)
+            p->copies[pl->expert[pl->begin[rank] + p->used[rank]++]]++;
+    }
+    return BL_OK;
 }
 
 bl_status bl_pack(const bl_problem *problem, const double *load, int *copies,
                   bl_layer_placement *out, bl_error *err) {
     bl_layer_placement made = {0};
     BL_TRY(bl_problem_empty_placement(problem, &made, err));
-    packing p = {.load = load, .copies = copies, .placement = &made};
+    packing p = {.rules = problem->rules, .load = load, .copies = copies, .placement = &made};
     item *items = NULL;
     bl_status st;
     BL_TRY_GOTO(st, bl_holds_create(problem->n_ranks, problem->n_experts, &p.holds, err), done);
@@ -135,6 +169,9 @@ bl_status bl_pack(const bl_problem *problem, const double *load, int *copies,
     }
     qsort(items, (size_t)n_items, sizeof *items, longest_first);
     pack_items(&p, items, n_items);
+    if (bl_rules_check(problem, &made, NULL) < 0)
+        BL_TRY_GOTO(st, repack(problem, &p, err), done);
+    fill(&p);
     *out = made;
     made = (bl_layer_placement){0};
 done:
@@ -156,6 +193,9 @@ bl_status bl_greedy(const bl_problem *problem, bl_layer_placement *out, bl_error
     bl_problem_sum_load(problem, sum);
     BL_TRY_GOTO(st,
                 bl_replicate(sum, n_experts, bl_problem_n_slots(problem),
+                             problem->rules != NULL && problem->rules->domain != NULL
+                                 ? problem->rules->least
+                                 : NULL,
                              bl_problem_active_ranks(problem), copies, NULL, NULL, err),
                 done);
     BL_TRY_GOTO(st, bl_pack(problem, sum, copies, out, err), done);

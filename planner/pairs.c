@@ -116,7 +116,7 @@ static void propose(folding *f, bl_rng *rng, double temperature) {
 }
 
 static bl_status anneal(folding *f, int64_t proposals, bl_rng *rng, bl_error *err) {
-    BL_TRY(bl_replicate(f->load, f->n_experts, f->n_slots, f->most_copies, f->copies, NULL, NULL,
+    BL_TRY(bl_replicate(f->load, f->n_experts, f->n_slots, NULL, f->most_copies, f->copies, NULL, NULL,
                         err));
     list_copies(f);
     double peak;
@@ -131,6 +131,8 @@ static bl_status anneal(folding *f, int64_t proposals, bl_rng *rng, bl_error *er
 }
 
 bool bl_pairs_applies(const bl_problem *problem) {
+    if (problem->rules != NULL)
+        return false;
     for (int rank = 0; rank < problem->n_ranks; rank++) {
         if (problem->slots_per_rank[rank] != 0 && problem->slots_per_rank[rank] != 2)
             return false;

@@ -16,6 +16,7 @@ static bl_status score_of(const bl_planning_job *j, bl_algorithm algorithm, bl_s
     bl_problem problem = j->problem;
     bl_solution solution = {0};
     problem.current = NULL;
+    problem.rules = NULL; /* engines know of none */
     const bl_status st = bl_solve(&problem, &options, &solution, err);
     if (st >= 0) {
         *out = solution.score;

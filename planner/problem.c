@@ -72,7 +72,7 @@ bl_status bl_problem_check(const bl_problem *problem, bl_error *err) {
                                   "load %g in scenario %d is not a count", load[expert], s);
         }
     }
-    return BL_OK;
+    return bl_rules_check_problem(problem, err);
 }
 
 int bl_problem_active_ranks(const bl_problem *problem) {
@@ -117,7 +117,8 @@ bool bl_problem_current_fits(const bl_problem *problem) {
         if (current->begin[rank + 1] - current->begin[rank] != problem->slots_per_rank[rank])
             return false;
     }
-    return bl_layer_placement_check(current, NULL, NULL) == BL_OK;
+    return bl_layer_placement_check(current, NULL, NULL) == BL_OK &&
+           bl_rules_check(problem, current, NULL) == BL_OK;
 }
 
 bl_status bl_problem_empty_placement(const bl_problem *problem, bl_layer_placement *out,

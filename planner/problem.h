@@ -15,8 +15,8 @@
  * that one sum.
  *
  * Hard rules, never traded: every expert has a copy; no expert twice on one rank; slots per rank
- * are respected; masked ranks hold nothing; a layer without load keeps its current placement.
- * Besides, placements made here fill every slot, since engines have no empty ones (the number of
+ * are respected; masked ranks hold nothing; what problem->rules says of nodes and fault domains; a
+ * layer without load keeps its current placement where these allow it. Besides, placements made here fill every slot, since engines have no empty ones (the number of
  * slots is their number of physical experts); only a placement in force may have holes.
  */
 #ifndef BL_PLANNER_PROBLEM_H
@@ -24,6 +24,7 @@
 
 #include "core/placement.h"
 #include "core/split.h"
+#include "planner/rules.h"
 
 /* The default of min_gain. One per cent of noise on every expert moves the score of an unchanged
  * placement by up to two per cent and would, without a threshold, move hundreds of copies for
@@ -46,8 +47,9 @@ typedef struct bl_problem {
                                   rank may differ from the problem's: then it cannot be kept, but
                                   copies that stay on their rank are still no moves */
     int max_moves;                     /* copies that may travel from `current`; -1: no limit */
-    double min_gain; /* with `current`: keep it unless the score falls by more than this
+    double min_gain;       /* with `current`: keep it unless the score falls by more than this
                         fraction (0.01 = one per cent) */
+    const bl_rules *rules; /* where experts may and must live (rules.h), or NULL; borrowed */
     /* 0: level exactly these scenarios. Else they are a sample of what will come, and the search
      * minimises the cost of planner/robust.h instead of the score: 1 its mean over scenarios, less
      * the mean over this part of them, the worst. Score, bound and gap keep their meaning. Not
@@ -56,7 +58,8 @@ typedef struct bl_problem {
 } bl_problem;
 
 /* Can it be solved at all? Loads finite and >= 0, shapes positive, enough slots for every expert,
- * no more slots on a rank than experts. BL_ERR_INFEASIBLE names the remedy with numbers. */
+ * no more slots on a rank than experts, rules that can be kept. BL_ERR_INFEASIBLE names the
+ * remedy with numbers. */
 bl_status bl_problem_check(const bl_problem *problem, bl_error *err);
 
 /* Ranks with slots. */

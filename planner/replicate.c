@@ -37,12 +37,15 @@ static void sift_down(queue *q, int at) {
     q->heap[at] = expert;
 }
 
-bl_status bl_replicate(const double *load, int n_experts, int n_slots, int max_copies, int *copies,
-                       double *hottest, bool *hottest_is_widest, bl_error *err) {
+bl_status bl_replicate(const double *load, int n_experts, int n_slots, const int *least,
+                       int max_copies, int *copies, double *hottest, bool *hottest_is_widest,
+                       bl_error *err) {
     queue q = {.load = load, .copies = copies, .n = n_experts};
     BL_TRY(BL_CALLOC(q.heap, n_experts, err));
+    int spare = n_slots;
     for (int expert = 0; expert < n_experts; expert++) {
-        copies[expert] = 1;
+        copies[expert] = least != NULL ? least[expert] : 1;
+        spare -= copies[expert];
         q.heap[expert] = expert;
     }
     for (int at = n_experts / 2; at-- > 0;)
@@ -50,7 +53,7 @@ bl_status bl_replicate(const double *load, int n_experts, int n_slots, int max_c
 
     double most = 0.0;
     bool widest = false;
-    for (int spare = n_slots - n_experts; spare > 0 && q.n > 0;) {
+    while (spare > 0 && q.n > 0) {
         const int expert = q.heap[0];
         if (copies[expert] < max_copies) {
             copies[expert]++;

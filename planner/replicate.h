@@ -12,11 +12,12 @@
 
 #include <stdbool.h>
 
-/* Fills copies[n_experts] with numbers in 1 .. max_copies that sum to n_slots; needs n_experts <=
- * n_slots <= n_experts * max_copies. Ties go to the expert with fewer copies, then to the lower id.
+/* Fills copies[n_experts] with numbers in least[e] .. max_copies (least NULL: 1) that sum to n_slots;
+ * needs sum of least <= n_slots <= n_experts * max_copies. Ties go to the expert with fewer copies, then to the lower id.
  * *hottest is the largest load per copy, and *hottest_is_widest tells whether that expert was held
  * back by max_copies rather than by the number of slots. Either may be NULL. */
-bl_status bl_replicate(const double *load, int n_experts, int n_slots, int max_copies, int *copies,
-                       double *hottest, bool *hottest_is_widest, bl_error *err);
+bl_status bl_replicate(const double *load, int n_experts, int n_slots, const int *least,
+                       int max_copies, int *copies, double *hottest, bool *hottest_is_widest,
+                       bl_error *err);
 
 #endif

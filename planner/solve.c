@@ -27,6 +27,8 @@ static bl_status contiguous(const bl_problem *problem, bl_layer_placement *out, 
 
 /* Nothing is known about an idle layer, so nothing of it moves. */
 static bl_status solve_idle(const bl_problem *problem, bl_solution *solution, bl_error *err) {
+    if (problem->current == NULL && problem->rules != NULL)
+        return bl_greedy(problem, &solution->placement, err);
     if (problem->current == NULL)
         return contiguous(problem, &solution->placement, err);
     solution->kept_current = bl_problem_current_fits(problem);
@@ -301,6 +303,7 @@ static bl_status account(const bl_problem *problem, bl_solution *solution, bl_er
     placement->layer = problem->layer;
     placement->epoch = problem->current != NULL ? problem->current->epoch : 0;
     BL_TRY(bl_layer_placement_check(placement, NULL, err));
+    BL_TRY(bl_rules_check(problem, placement, err));
     if (problem->rule == BL_RULE_FRACTIONS) {
         BL_TRY(BL_CALLOC(solution->share, bl_layer_n_slots(placement), err));
         BL_TRY(bl_shares_of(problem, placement, solution->share, err));

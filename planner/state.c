@@ -132,6 +132,7 @@ bl_status bl_state_create(const bl_problem *problem, const bl_layer_placement *p
                      .n_slots = bl_layer_n_slots(placement),
                      .n_scenarios = problem->n_scenarios,
                      .begin = placement->begin,
+                     .rules = problem->rules,
                      .max_moves = problem->current != NULL && problem->max_moves >= 0
                                       ? problem->max_moves
                                       : INT_MAX};
@@ -192,11 +193,38 @@ int bl_state_replace_moves(const bl_state *state, int p, int expert) {
     return is_move(state, g, expert) - is_move(state, g, state->expert[p]);
 }
 
+/* Would `expert` still be in as many domains as it must, if its copy in slot `without` went and one
+ * on rank `with` came (-1: none comes)? */
+static bool keeps_domains(const bl_state *state, int expert, int without, int with) {
+    if (expert == BL_NO_EXPERT || bl_rules_least(state->rules, expert) < 2)
+        return true;
+    const int *domain = state->rules->domain;
+    bl_domain_count count = {.least = bl_rules_least(state->rules, expert)};
+    if (with >= 0)
+        bl_domain_count_add(&count, domain[with]);
+    for (int slot = state->head[expert]; slot >= 0; slot = state->next[slot]) {
+        if (slot != without)
+            bl_domain_count_add(&count, domain[state->rank[slot]]);
+    }
+    return count.n >= count.least;
+}
+
+/* What problem->rules says about two slots exchanging their experts. */
+static bool rules_allow_swap(const bl_state *state, int p, int q) {
+    const int g = state->rank[p], h = state->rank[q];
+    const int a = state->expert[p], b = state->expert[q];
+    return (a == BL_NO_EXPERT || bl_rules_may(state->rules, h, a)) &&
+           (b == BL_NO_EXPERT || bl_rules_may(state->rules, g, b)) &&
+           keeps_domains(state, a, p, h) && keeps_domains(state, b, q, g);
+}
+
 bool bl_state_may_swap(const bl_state *state, int p, int q) {
     const int g = state->rank[p], h = state->rank[q];
     const int a = state->expert[p], b = state->expert[q];
     if (g == h || a == b || (a != BL_NO_EXPERT && bl_holds_has(&state->holds, h, a)) ||
         (b != BL_NO_EXPERT && bl_holds_has(&state->holds, g, b)))
+        return false;
+    if (state->rules != NULL && !rules_allow_swap(state, p, q))
         return false;
     return state->max_moves == INT_MAX ||
            state->moves + bl_state_swap_moves(state, p, q) <= state->max_moves;
@@ -206,6 +234,9 @@ bool bl_state_may_replace(const bl_state *state, int p, int expert) {
     const int a = state->expert[p];
     if (bl_holds_has(&state->holds, state->rank[p], expert) ||
         (a != BL_NO_EXPERT && state->copies[a] < 2))
+        return false;
+    if (state->rules != NULL &&
+        !(bl_rules_may(state->rules, state->rank[p], expert) && keeps_domains(state, a, p, -1)))
         return false;
     return state->max_moves == INT_MAX ||
            state->moves + bl_state_replace_moves(state, p, expert) <= state->max_moves;

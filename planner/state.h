@@ -23,15 +23,16 @@
 
 typedef struct bl_state {
     int n_experts, n_ranks, n_slots, n_scenarios;
-    const int *begin;  /* [n_ranks + 1]; borrowed from the placement it was made of */
-    int32_t *expert;   /* [n_slots] or BL_NO_EXPERT */
-    int *rank;         /* [n_slots] owner of a slot */
-    int *copies;       /* [n_experts] */
-    int *head;         /* [n_experts] first slot of an expert's chain, or -1 */
-    int *next;         /* [n_slots] next slot of the same expert, or -1 */
-    double *load;      /* [n_experts][n_scenarios] of the expert, all copies together */
-    double *rank_load; /* [n_ranks][n_scenarios] */
-    double *weight;    /* [n_slots] of the copy, summed over scenarios; 0 for a hole */
+    const int *begin;      /* [n_ranks + 1]; borrowed from the placement it was made of */
+    int32_t *expert;       /* [n_slots] or BL_NO_EXPERT */
+    int *rank;             /* [n_slots] owner of a slot */
+    int *copies;           /* [n_experts] */
+    int *head;             /* [n_experts] first slot of an expert's chain, or -1 */
+    int *next;             /* [n_slots] next slot of the same expert, or -1 */
+    double *load;          /* [n_experts][n_scenarios] of the expert, all copies together */
+    double *rank_load;     /* [n_ranks][n_scenarios] */
+    double *weight;        /* [n_slots] of the copy, summed over scenarios; 0 for a hole */
+    const bl_rules *rules; /* of the problem; borrowed */
     bl_holds holds;
     bl_holds home;     /* what ranks hold in the current placement; nothing without one */
     int moves;         /* copies whose rank does not hold that expert in `home` */

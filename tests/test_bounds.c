@@ -22,44 +22,44 @@ static void test_by_hand(void **state) {
 
     /* One spare slot for the hottest: 16 / 2 = 8 and the others stay, 15 is the hottest copy. */
     const double cold[] = {16, 12, 11, 15, 0};
-    assert_ok(bl_bounds_of_load(cold, 5, two_by_three, 2, BL_RULE_EVEN, &b, &err));
+    assert_ok(bl_bounds_of_load(cold, 5, two_by_three, 2, NULL, BL_RULE_EVEN, &b, &err));
     near(b.mean, 27);
     near(b.slot, 15);
     assert_false(b.slot_is_width);
 
     /* Three spares: 90 gets three, then 40 / 1 is the hottest: 40, 90 / 3 = 30. */
     const double hot[] = {90, 40, 10};
-    assert_ok(bl_bounds_of_load(hot, 3, three_by_two, 3, BL_RULE_EVEN, &b, &err));
+    assert_ok(bl_bounds_of_load(hot, 3, three_by_two, 3, NULL, BL_RULE_EVEN, &b, &err));
     near(b.mean, 140.0 / 3.0);
     near(b.slot, 30); /* copies 3, 2, 1 */
 
     /* No wider than the ranks: four copies on two ranks would need more ranks. */
     const double one[] = {100, 1};
     const int two_by_two[] = {2, 2};
-    assert_ok(bl_bounds_of_load(one, 2, two_by_two, 2, BL_RULE_EVEN, &b, &err));
+    assert_ok(bl_bounds_of_load(one, 2, two_by_two, 2, NULL, BL_RULE_EVEN, &b, &err));
     near(b.slot, 50);
     assert_true(b.slot_is_width);
 
     /* No spare slot at all: the hottest shares its rank with at least one other. */
     const double full[] = {50, 20, 10, 5};
     const int two_ranks[] = {2, 2};
-    assert_ok(bl_bounds_of_load(full, 4, two_ranks, 2, BL_RULE_EVEN, &b, &err));
+    assert_ok(bl_bounds_of_load(full, 4, two_ranks, 2, NULL, BL_RULE_EVEN, &b, &err));
     near(b.packing, 55);
-    assert_ok(bl_bounds_of_load(full, 4, four_by_one, 4, BL_RULE_EVEN, &b, &err));
+    assert_ok(bl_bounds_of_load(full, 4, four_by_one, 4, NULL, BL_RULE_EVEN, &b, &err));
     near(b.packing, 50);
     near(b.slot, 50);
 
     /* Three copies of 30 on two ranks of two: two of them meet. The lonely experts give 40 only; big
      * and small copies prove all but a little of 60, which holds for the even split alone. */
     const double three[] = {30, 30, 30, 10};
-    assert_ok(bl_bounds_of_load(three, 4, two_ranks, 2, BL_RULE_EVEN, &b, &err));
+    assert_ok(bl_bounds_of_load(three, 4, two_ranks, 2, NULL, BL_RULE_EVEN, &b, &err));
     assert_true(b.packing > 59 && b.packing <= 60);
-    assert_ok(bl_bounds_of_load(three, 4, two_ranks, 2, BL_RULE_FRACTIONS, &b, &err));
+    assert_ok(bl_bounds_of_load(three, 4, two_ranks, 2, NULL, BL_RULE_FRACTIONS, &b, &err));
     near(b.packing, 40);
 
     /* Ranks of 1 and 3 slots, none to spare: the hottest may have the small one for itself. */
     const int uneven[] = {1, 3};
-    assert_ok(bl_bounds_of_load(full, 4, uneven, 2, BL_RULE_EVEN, &b, &err));
+    assert_ok(bl_bounds_of_load(full, 4, uneven, 2, NULL, BL_RULE_EVEN, &b, &err));
     near(b.packing, 50);
 }
 
@@ -127,14 +127,14 @@ static void test_replicate(void **state) {
     double hottest;
     bool widest;
     const double load[] = {12, 6, 6, 0};
-    assert_ok(bl_replicate(load, 4, 8, 8, copies, &hottest, &widest, &err));
+    assert_ok(bl_replicate(load, 4, 8, NULL, 8, copies, &hottest, &widest, &err));
     /* 12 goes first, then all three at 6: those with fewer copies first, of them the lower id. */
     near(hottest, 4);
     assert_int_equal(copies[0], 3);
     assert_int_equal(copies[1], 2);
     assert_int_equal(copies[2], 2);
     assert_false(widest);
-    assert_ok(bl_replicate(load, 4, 8, 2, copies, &hottest, &widest, &err));
+    assert_ok(bl_replicate(load, 4, 8, NULL, 2, copies, &hottest, &widest, &err));
     for (int expert = 0; expert < 4; expert++)
         assert_int_equal(copies[expert], 2);
     near(hottest, 6);
@@ -173,7 +173,7 @@ static void test_below_every_placement(void **state) {
             continue;
         /* Each bound alone as well. */
         bl_load_bounds alone;
-        assert_ok(bl_bounds_of_load(r.load, r.problem.n_experts, r.slots, r.problem.n_ranks,
+        assert_ok(bl_bounds_of_load(r.load, r.problem.n_experts, r.slots, r.problem.n_ranks, NULL,
                                     BL_RULE_EVEN, &alone, &err));
         double total = 0.0;
         for (int expert = 0; expert < r.problem.n_experts; expert++)
