@@ -66,6 +66,7 @@ static best_bound best_of(const bl_load_bounds *bounds) {
 
 typedef struct parts {
     const bl_problem *problem;
+    bool may_have_holes;
     int n;
     int *of_rank, *of_expert; /* [n_ranks], [n_experts]; -1 for a rank without slots */
     /* of the part at hand */
@@ -104,6 +105,7 @@ static void flood(parts *p, int first) {
 
 static bl_status find_parts(const bl_problem *problem, parts *p, bl_error *err) {
     p->problem = problem;
+    p->may_have_holes = bl_problem_may_have_holes(problem);
     BL_TRY(BL_CALLOC(p->of_rank, problem->n_ranks, err));
     BL_TRY(BL_CALLOC(p->of_expert, problem->n_experts, err));
     BL_TRY(BL_CALLOC(p->load, problem->n_experts, err));
@@ -141,6 +143,12 @@ static bl_status bound_of_load(parts *p, const double *load, best_bound *out, bl
         bl_load_bounds bounds;
         BL_TRY(bl_bounds_of_load(p->load, n_experts, p->slots, n_ranks, p->least, problem->rule,
                                  &bounds, err));
+        if (!p->may_have_holes) {
+            const bl_packing_shape shape = shape_of(n_experts, p->slots, n_ranks);
+            double untouched;
+            BL_TRY(bl_packing_untouched(p->load, &shape, &untouched, err));
+            bounds.packing = fmax(bounds.packing, untouched);
+        }
         best_bound best = best_of(&bounds);
         if (p->n > 1 && strcmp(best.kind, "mean") == 0)
             best.kind = "groups";

@@ -193,10 +193,10 @@ static bl_status add_copy_rows(model *m, bl_error *err) {
 
 static bl_status add_rank_rows(model *m, bl_error *err) {
     const bl_problem *problem = m->problem;
+    const bool holes = bl_problem_may_have_holes(problem);
     for (int g = 0; g < m->n_ranks; g++) {
         const double slots = problem->slots_per_rank[m->rank[g]];
-        /* Within a limit on moves a hole may have to stay one. */
-        BL_TRY(bl_milp_add_row(&m->milp, is_anchored(problem) ? -INFINITY : slots, slots, err));
+        BL_TRY(bl_milp_add_row(&m->milp, holes ? -INFINITY : slots, slots, err));
         for (int e = 0; e < m->n_experts; e++)
             BL_TRY(add_copies_of(m, e, g, 1.0, err));
         for (int s = 0; s < problem->n_scenarios; s++) {

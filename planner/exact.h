@@ -18,7 +18,7 @@
  *     set of equivalent placements is left;
  *   - experts with equal load and rules are interchangeable: their numbers of copies descend.
  * Fault domains add sum_d w[e][d] >= least[e], w[e][d] <= the copies of e in domain d; a limit on
- * moves is one row, and lets slots stay empty.
+ * moves is one row; slots may stay empty where the placement in force has empty ones.
  *
  * It is the oracle for the search and the last per cent for small models, not a way to plan 256
  * experts: GLPK does not close that in any useful time, and neither does any other solver tried.

@@ -53,6 +53,26 @@ bl_status bl_packing_lonely(const double *load, const bl_packing_shape *shape, d
     return BL_OK;
 }
 
+/* ---- untouched ranks ---------------------------------------------------------------------- */
+
+bl_status bl_packing_untouched(const double *load, const bl_packing_shape *shape, double *out,
+                               bl_error *err) {
+    const int untouched = shape->active_ranks - 2 * (shape->n_slots - shape->n_experts);
+    *out = 0.0;
+    if (untouched < 1)
+        return BL_OK;
+    double *sorted;
+    BL_TRY(BL_CALLOC(sorted, shape->n_experts, err));
+    for (int expert = 0; expert < shape->n_experts; expert++)
+        sorted[expert] = load[expert];
+    qsort(sorted, (size_t)shape->n_experts, sizeof *sorted, ascending);
+    /* They are different experts, so there are as many. */
+    for (int i = 0; i < untouched * shape->least_slots; i++)
+        *out += sorted[i] / untouched;
+    free(sorted);
+    return BL_OK;
+}
+
 /* ---- big and small copies ----------------------------------------------------------------- */
 
 /* More slots per rank than this: the mean is reached anyway. */

@@ -11,6 +11,11 @@
  * more:  T >= w_e / r + (the c smallest loads other than w_e).  The least of this over r holds
  * whatever r is; the largest of that over e is the bound.
  *
+ * Untouched ranks (any split, every slot filled). R spare slots make at most R experts have several
+ * copies, and these at most 2 R copies: n = G' - 2 R ranks at least hold only experts that live
+ * nowhere else, n * m of them at least, where m is the fewest slots of a rank. One of these ranks
+ * carries T >= (the n * m smallest loads) / n.
+ *
  * Big and small copies (even split only). Suppose no rank carries more than T, and let T/2 <= x < T.
  * A copy heavier than x ("big") shares its rank only with copies of at most T - x ("small"). Charge
  * a big copy with m, the fewest slots of a rank, a small one with 0 and the others with 1: then a
@@ -39,6 +44,10 @@ typedef struct bl_packing_shape {
 /* The bound from lonely experts, in load; 0 where it says nothing. */
 bl_status bl_packing_lonely(const double *load, const bl_packing_shape *shape, double *out,
                             bl_error *err);
+
+/* The bound from untouched ranks, in load; 0 where it says nothing. */
+bl_status bl_packing_untouched(const double *load, const bl_packing_shape *shape, double *out,
+                               bl_error *err);
 
 /* The bound from big and small copies, in load, no lower than `known` (another bound: never less
  * than the mean, the largest load per copy included). Returns `known` at once where ranks have more

@@ -121,6 +121,17 @@ bool bl_problem_current_fits(const bl_problem *problem) {
            bl_rules_check(problem, current, NULL) == BL_OK;
 }
 
+bool bl_problem_may_have_holes(const bl_problem *problem) {
+    const bl_layer_placement *current = problem->current;
+    if (current == NULL)
+        return false;
+    for (int slot = 0; slot < bl_layer_n_slots(current); slot++) {
+        if (current->expert[slot] == BL_NO_EXPERT)
+            return true;
+    }
+    return problem->max_moves >= 0 && !bl_problem_current_fits(problem);
+}
+
 bl_status bl_problem_empty_placement(const bl_problem *problem, bl_layer_placement *out,
                                      bl_error *err) {
     bl_placement one;

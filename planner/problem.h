@@ -76,6 +76,10 @@ bool bl_problem_is_idle(const bl_problem *problem);
 /* The placement in force can be served as it is: same ranks, slots and experts, hard rules kept. */
 bool bl_problem_current_fits(const bl_problem *problem);
 
+/* May a plan have empty slots? Only where the placement in force has some, or where it cannot be
+ * served as it is and the limit on moves may not suffice to fill them all. */
+bool bl_problem_may_have_holes(const bl_problem *problem);
+
 /* A placement of the problem's shape with every slot empty; freed with bl_layer_placement_free().
  */
 bl_status bl_problem_empty_placement(const bl_problem *problem, bl_layer_placement *out,

@@ -19,6 +19,37 @@ static int bits(unsigned set) {
     return n;
 }
 
+static bool holds(const brute *b, int rank, int expert) {
+    return (b->set[rank] >> expert) & 1;
+}
+
+static bool keeps_rules(const brute *b) {
+    const bl_problem *problem = b->problem;
+    const bl_rules *rules = problem->rules;
+    int moves = 0;
+    for (int expert = 0; expert < problem->n_experts; expert++) {
+        unsigned domains = 0;
+        for (int rank = 0; rank < problem->n_ranks; rank++) {
+            if (!holds(b, rank, expert))
+                continue;
+            if (rules != NULL && rules->may != NULL && !((rules->may->bits[rank] >> expert) & 1))
+                return false;
+            if (rules != NULL && rules->domain != NULL)
+                domains |= 1u << rules->domain[rank];
+            bool was_there = false;
+            for (int slot = 0; problem->current != NULL && slot < problem->slots_per_rank[rank];
+                 slot++)
+                was_there =
+                    was_there ||
+                    problem->current->expert[problem->current->begin[rank] + slot] == expert;
+            moves += !was_there;
+        }
+        if (rules != NULL && rules->domain != NULL && bits(domains) < rules->least[expert])
+            return false;
+    }
+    return problem->current == NULL || problem->max_moves < 0 || moves <= problem->max_moves;
+}
+
 static void score(brute *b) {
     const bl_problem *problem = b->problem;
     int copies[20] = {0};
@@ -30,6 +61,8 @@ static void score(brute *b) {
         if (copies[expert] == 0)
             return;
     }
+    if (!keeps_rules(b))
+        return;
     double sum = 0.0;
     for (int s = 0; s < problem->n_scenarios; s++) {
         double most = 0.0;
@@ -56,10 +89,14 @@ static void choose(brute *b, int rank) {
         return;
     }
     unsigned from = 0;
-    if (rank > 0 && problem->slots_per_rank[rank] == problem->slots_per_rank[rank - 1])
+    const bool limited = problem->current != NULL && problem->max_moves >= 0;
+    const bool holes = bl_problem_may_have_holes(problem);
+    if (rank > 0 && problem->rules == NULL && !limited &&
+        problem->slots_per_rank[rank] == problem->slots_per_rank[rank - 1])
         from = b->set[rank - 1];
     for (unsigned set = from; set < 1u << problem->n_experts; set++) {
-        if (bits(set) != problem->slots_per_rank[rank])
+        if (bits(set) != problem->slots_per_rank[rank] &&
+            !(holes && bits(set) < problem->slots_per_rank[rank]))
             continue;
         b->set[rank] = set;
         choose(b, rank + 1);
@@ -117,4 +154,61 @@ void bl_random_problem_make(bl_rng *rng, int max_experts, int max_ranks, int max
                                 .rule = BL_RULE_EVEN,
                                 .max_moves = -1,
                                 .min_gain = 0.0};
+}
+
+static void add_groups(bl_rng *rng, bl_random_problem *r) {
+    const int n_groups = 2 + (int)bl_rng_below(rng, 2), n_nodes = 2;
+    for (int rank = 0; rank < r->problem.n_ranks; rank++) {
+        r->bits[rank] = 0;
+        for (int expert = 0; expert < r->problem.n_experts; expert++) {
+            const int group = expert * n_groups / r->problem.n_experts;
+            if (group % n_nodes == rank * n_nodes / r->problem.n_ranks)
+                r->bits[rank] |= UINT64_C(1) << expert;
+        }
+    }
+    r->may = (bl_holds){1, r->bits};
+    r->rules.may = &r->may;
+}
+
+static void add_domains(bl_rng *rng, bl_random_problem *r) {
+    const int per_domain = 1 + (int)bl_rng_below(rng, 2);
+    for (int rank = 0; rank < r->problem.n_ranks; rank++)
+        r->domain[rank] = rank / per_domain;
+    for (int expert = 0; expert < r->problem.n_experts; expert++)
+        r->least[expert] = bl_rng_below(rng, 3) == 0 ? 2 : 1;
+    r->rules.domain = r->domain;
+    r->rules.least = r->least;
+}
+
+static void add_current(bl_rng *rng, bl_random_problem *r) {
+    const int n_experts = r->problem.n_experts, n_ranks = r->problem.n_ranks;
+    for (int rank = 0; rank < n_ranks; rank++) {
+        r->begin[rank + 1] = r->begin[rank] + r->slots[rank];
+        int expert = (int)bl_rng_below(rng, (uint32_t)n_experts);
+        for (int slot = r->begin[rank]; slot < r->begin[rank + 1]; slot++) {
+            r->expert[slot] = bl_rng_below(rng, 12) == 0 ? BL_NO_EXPERT : expert;
+            expert = (expert + 1) % n_experts;
+        }
+    }
+    r->current = (bl_layer_placement){.layer = r->problem.layer,
+                                      .n_ranks = n_ranks,
+                                      .n_experts = n_experts,
+                                      .begin = r->begin,
+                                      .expert = r->expert};
+    r->problem.current = &r->current;
+    if (bl_rng_below(rng, 2) == 0)
+        r->problem.max_moves = (int)bl_rng_below(rng, 6);
+}
+
+void bl_random_rules(bl_rng *rng, bl_random_problem *r) {
+    r->rules = (bl_rules){0};
+    r->begin[0] = 0;
+    if (bl_rng_below(rng, 3) == 0)
+        add_groups(rng, r);
+    if (bl_rng_below(rng, 3) == 0)
+        add_domains(rng, r);
+    if (r->rules.may != NULL || r->rules.domain != NULL)
+        r->problem.rules = &r->rules;
+    if (bl_rng_below(rng, 2) == 0)
+        add_current(rng, r);
 }
