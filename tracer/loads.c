@@ -14,6 +14,7 @@
 #include <string.h>
 
 #define MAX_COUNT_BYTES ((size_t)1 << 35) /* a table larger than this is a mistake, not a wish */
+#define MAX_SOURCE_BYTES ((size_t)1 << 32)
 #define NO_ROW SIZE_MAX
 
 typedef struct part {
@@ -30,6 +31,7 @@ typedef struct work {
     bl_loads *loads;
     int *column; /* [layers of the trace] index in loads->layers */
     const bl_trace_info *info;
+    uint64_t *record_count; /* [n_experts] scratch, where sources are kept */
 } work;
 
 static bool is_selected(const bl_loads_options *o, uint64_t position) {
@@ -43,7 +45,20 @@ static bool is_selected(const bl_loads_options *o, uint64_t position) {
 
 /* ---- first pass: which steps there are ----------------------------------------------------- */
 
-static bl_status scan(part *p, uint64_t first, bool *composed, bl_error *err) {
+/* Which ranks do tokens come from? */
+static void note_source(bl_loads *loads, const bl_record *record) {
+    if (record->n_tokens == 0 || (record->flags & BL_RECORD_DUMMY))
+        return;
+    if (record->rank >= loads->n_sources)
+        loads->n_sources = record->rank + 1;
+    if (record->rank < 0 && loads->sources_why[0] == '\0')
+        snprintf(loads->sources_why, sizeof loads->sources_why,
+                 "the records of layer %d, step %llu are summed over ranks: the trace does not say "
+                 "where tokens come from",
+                 record->layer, (unsigned long long)record->step);
+}
+
+static bl_status scan(part *p, uint64_t first, bl_loads *loads, bl_error *err) {
     bl_stream_skip_bodies(p->stream, true);
     for (;;) {
         bl_record record;
@@ -52,7 +67,8 @@ static bl_status scan(part *p, uint64_t first, bool *composed, bl_error *err) {
         if (!got)
             break;
         BL_TRY(bl_steps_add(&p->steps, record.run, record.step, err));
-        *composed = *composed || (record.flags & BL_RECORD_COMPOSED) != 0;
+        loads->composed = loads->composed || (record.flags & BL_RECORD_COMPOSED) != 0;
+        note_source(loads, &record);
     }
     bl_stream_skip_bodies(p->stream, false);
     bl_stream_rewind(p->stream);
@@ -83,7 +99,9 @@ static bl_status open_parts(work *w, const char *const *paths, const bl_model *m
         if (model != NULL)
             BL_TRY(bl_trace_info_fits_model(info, model, paths[i], err));
         BL_TRY(bl_ledger_create(info, &p->ledger, err));
-        BL_TRY(scan(p, first, &w->loads->composed, err));
+        if (info->n_ranks > w->loads->n_sources)
+            w->loads->n_sources = info->n_ranks;
+        BL_TRY(scan(p, first, w->loads, err));
         first = p->end;
         add_notes(w->loads, p->stream);
     }
@@ -157,6 +175,33 @@ static bl_status set_steps(work *w, bl_error *err) {
     return BL_OK;
 }
 
+/* Room for counts apart by source, and for tokens. Without sources n_sources is 0. */
+static bl_status set_views(work *w, bl_error *err) {
+    bl_loads *loads = w->loads;
+    const bool wanted = w->options->sources != BL_SOURCES_NONE;
+    size_t cells = 0;
+    if (w->options->most_tokens > 0)
+        BL_TRY(bl_tokens_create(loads->n_layers, loads->top_k, w->options->most_tokens,
+                                &loads->sample, err));
+    if (wanted && loads->sources_why[0] == '\0' &&
+        (!bl_size_mul(loads->n_steps, (size_t)loads->n_layers, &cells) ||
+         !bl_size_mul(cells, (size_t)loads->n_sources, &cells) ||
+         !bl_size_mul(cells, (size_t)loads->n_experts, &cells) ||
+         cells > MAX_SOURCE_BYTES / sizeof *loads->source_count))
+        snprintf(loads->sources_why, sizeof loads->sources_why,
+                 "counts of %zu steps, %d layers and %d ranks apart do not fit into memory; choose "
+                 "steps with --steps",
+                 loads->n_steps, loads->n_layers, loads->n_sources);
+    if (w->options->sources == BL_SOURCES_REQUIRED && loads->sources_why[0] != '\0')
+        return bl_fail(err, BL_ERR_UNSUPPORTED, "%s", loads->sources_why);
+    if (!wanted || loads->sources_why[0] != '\0') {
+        loads->n_sources = 0;
+        return BL_OK;
+    }
+    BL_TRY(BL_CALLOC(w->record_count, loads->n_experts, err));
+    return BL_CALLOC(loads->source_count, cells, err);
+}
+
 /* ---- second pass: the counts --------------------------------------------------------------- */
 
 static size_t row_of(const bl_loads *loads, uint64_t position) {
@@ -169,6 +214,24 @@ static size_t row_of(const bl_loads *loads, uint64_t position) {
             high = middle;
     }
     return low < loads->n_steps && loads->step_id[low] == position ? low : NO_ROW;
+}
+
+static bl_status add_source(work *w, const bl_record *record, size_t row, int layer_index,
+                            bl_error *err) {
+    bl_loads *loads = w->loads;
+    memset(w->record_count, 0, (size_t)loads->n_experts * sizeof *w->record_count);
+    BL_TRY(bl_record_add_counts(record, w->record_count, err));
+    uint32_t *to = loads->source_count + ((row * (size_t)loads->n_layers + (size_t)layer_index) *
+                                              (size_t)loads->n_sources +
+                                          (size_t)record->rank) *
+                                             (size_t)loads->n_experts;
+    for (int expert = 0; expert < loads->n_experts; expert++) {
+        if (w->record_count[expert] > UINT32_MAX - to[expert])
+            return bl_fail_at(err, BL_ERR_RANGE, bl_at_expert(NULL, record->layer, expert),
+                              "a step of more than 2^32 rows from rank %d", record->rank);
+        to[expert] += (uint32_t)w->record_count[expert];
+    }
+    return BL_OK;
 }
 
 static bl_status add_record(work *w, part *p, const bl_record *record, bl_error *err) {
@@ -188,6 +251,10 @@ static bl_status add_record(work *w, part *p, const bl_record *record, bl_error 
         return bl_fail_at(err, BL_ERR_RANGE, bl_at_layer(NULL, record->layer),
                           "counts that do not fit into 64 bits");
     BL_TRY(bl_ledger_add(p->ledger, record, assignments, err));
+    if (loads->sample.most > 0)
+        BL_TRY(bl_tokens_add(&loads->sample, layer_index, record, p->first + position, err));
+    if (loads->source_count != NULL && record->rank >= 0)
+        BL_TRY(add_source(w, record, row, layer_index, err));
     return bl_record_add_counts(record, loads->count + at, err);
 }
 
@@ -252,12 +319,17 @@ static bool has_load(const uint64_t *counts, size_t n) {
 /* A step in which nothing was routed (or nothing of the phase asked for) is absent, not zero. */
 static void drop_empty_steps(bl_loads *loads) {
     const size_t step_cells = (size_t)loads->n_layers * (size_t)loads->n_experts;
+    const size_t source_cells = step_cells * (size_t)loads->n_sources;
     size_t kept = 0;
     for (size_t step = 0; step < loads->n_steps; step++) {
         const uint64_t *from = loads->count + step * step_cells;
         if (!has_load(from, step_cells))
             continue;
         memmove(loads->count + kept * step_cells, from, step_cells * sizeof *from);
+        if (loads->source_count != NULL)
+            memmove(loads->source_count + kept * source_cells,
+                    loads->source_count + step * source_cells,
+                    source_cells * sizeof *loads->source_count);
         loads->step_id[kept++] = loads->step_id[step];
     }
     loads->n_steps = kept;
@@ -269,6 +341,11 @@ static bl_status read_parts(work *w, const char *const *paths, const bl_model *m
     BL_TRY(digest_parts(w, err));
     BL_TRY(set_layers(w, model, err));
     BL_TRY(set_steps(w, err));
+    const bl_status viewed = set_views(w, err);
+    if (viewed < 0) {
+        bl_error_set_file(err, paths[0]);
+        return viewed;
+    }
     const bool asked_for_some = w->loads->n_steps < w->loads->trace_steps || w->options->phase >= 0;
     for (int i = 0; i < w->n_parts; i++) {
         const bl_status st = count(w, &w->parts[i], err);
@@ -278,6 +355,7 @@ static bl_status read_parts(work *w, const char *const *paths, const bl_model *m
         }
     }
     BL_TRY(judge_layers(w, err));
+    BL_TRY(bl_tokens_finish(&w->loads->sample, err));
     drop_empty_steps(w->loads);
     if (w->loads->n_steps == 0 && !asked_for_some)
         return bl_fail_at(err, BL_ERR_CONSERVATION, bl_at(paths[0]),
@@ -305,6 +383,7 @@ bl_status bl_loads_read(const char *const *paths, int n_paths, const bl_model *m
     }
     free(w.parts);
     free(w.column);
+    free(w.record_count);
     if (st < 0)
         bl_loads_free(&loads);
     else
@@ -320,6 +399,8 @@ void bl_loads_free(bl_loads *loads) {
     free(loads->why);
     free(loads->step_id);
     free(loads->count);
+    free(loads->source_count);
+    bl_tokens_free(&loads->sample);
     free(loads->parts);
     *loads = (bl_loads){0};
 }

@@ -10,12 +10,21 @@
  * Conservation is checked on the way in (tracer/ledger.h): in every (step, layer) the counts must
  * sum to tokens * k - empty. A layer that fails is marked unusable with the reason, and a planner
  * refuses it by name; it is never planned on quietly. A step without any load is absent, not zero.
+ *
+ * Two more views on request, for whoever asks where tokens come from:
+ *
+ *     source_count   the same counts apart by the rank on which the tokens were born
+ *     sample         single tokens with their ids (tracer/tokens.h)
+ *
+ * A trace whose records are summed over ranks cannot tell the first: it is refused by name, or the
+ * view is left out and sources_why says why.
  */
 #ifndef BL_TRACER_LOADS_H
 #define BL_TRACER_LOADS_H
 
 #include "core/model.h"
 #include "core/status.h"
+#include "tracer/tokens.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -45,15 +54,28 @@ typedef struct bl_loads {
     char digest[33];      /* of the whole trace, independent of the step filter */
     int n_parts;          /* paths that were read as one trace */
     bl_loads_part *parts; /* [n_parts]; owned */
+    int n_sources;        /* ranks on which tokens are born, 0 .. n_sources - 1; 0: not known */
+    /* [n_steps][n_layers][n_sources][n_experts], or NULL: not asked for, or not told */
+    uint32_t *source_count;
+    char sources_why[256]; /* why source_count is NULL although it was asked for */
+    bl_tokens sample;      /* single tokens; sample.most is 0 when they were not asked for */
 } bl_loads;
+
+typedef enum bl_loads_sources {
+    BL_SOURCES_NONE,
+    BL_SOURCES_IF_TOLD,
+    BL_SOURCES_REQUIRED /* BL_ERR_UNSUPPORTED when the trace does not tell them */
+} bl_loads_sources;
 
 typedef struct bl_loads_options {
     int phase;                        /* a bl_phase, or -1 for all */
     int64_t first_step, end_step;     /* half-open; end INT64_MAX for all */
     int64_t except_first, except_end; /* steps left out (a plan's own); both 0: none */
+    bl_loads_sources sources;
+    size_t most_tokens; /* kept per layer; 0: no tokens */
 } bl_loads_options;
 
-#define BL_LOADS_OPTIONS_INIT ((bl_loads_options){-1, 0, INT64_MAX, 0, 0})
+#define BL_LOADS_OPTIONS_INIT ((bl_loads_options){.phase = -1, .end_step = INT64_MAX})
 
 /* Read one or more .blt files (or directories of per-rank files) as one trace: the steps of the
  * second path follow those of the first. `model` must agree in experts and layers (BL_ERR_MODEL
@@ -67,6 +89,15 @@ void bl_loads_free(bl_loads *loads); /* safe on a zeroed struct */
 static inline const uint64_t *bl_loads_row(const bl_loads *loads, size_t step, int layer_index) {
     return loads->count +
            (step * (size_t)loads->n_layers + (size_t)layer_index) * (size_t)loads->n_experts;
+}
+
+/* The counts of one source rank; source_count is there. */
+static inline const uint32_t *bl_loads_source_row(const bl_loads *loads, size_t step,
+                                                  int layer_index, int source) {
+    const size_t row =
+        (step * (size_t)loads->n_layers + (size_t)layer_index) * (size_t)loads->n_sources +
+        (size_t)source;
+    return loads->source_count + row * (size_t)loads->n_experts;
 }
 
 /* Print what the reader of an answer from these loads must know: the notes, a selection of steps that
