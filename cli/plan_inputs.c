@@ -18,7 +18,7 @@ void bl_plan_inputs_free(bl_plan_inputs *in) {
 }
 
 static bl_status check_options(const bl_plan_options *o, bl_error *err) {
-    if (o->rule == BL_RULE_NEAREST || o->rule == BL_RULE_FIXED)
+    if (bl_rule_needs_sources((bl_rule)o->rule))
         return bl_fail(
             err, BL_ERR_UNSUPPORTED,
             "rule %s is not planned for in this version; use even, fractions or per-step",

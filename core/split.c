@@ -5,7 +5,8 @@
 #include <assert.h>
 #include <stdlib.h>
 
-const char *const bl_rule_names[] = {"even", "nearest", "fixed", "fractions", "per-step", NULL};
+const char *const bl_rule_names[] = {"even",     "nearest", "fixed", "fractions",
+                                     "per-step", "local",   NULL};
 
 bl_status bl_copies_of(const bl_layer_placement *layer, bl_copies *out, bl_error *err) {
     bl_copies made = {.n_experts = layer->n_experts};
@@ -51,6 +52,38 @@ void bl_split_even_shares(const bl_layer_placement *layer, const bl_copies *copi
         share[slot] = expert == BL_NO_EXPERT
                           ? 0.0
                           : 1.0 / (copies->first[expert + 1] - copies->first[expert]);
+    }
+}
+
+/* The copy that a source's place settles, as an index into copies->slot, or -1. */
+static int settled_copy(bl_rule rule, const bl_copies *copies, const int *host, int expert,
+                        int source) {
+    const int first = copies->first[expert], end = copies->first[expert + 1];
+    int on_host = 0, first_on_host = -1;
+    for (int i = end - 1; i >= first; i--) {
+        if (copies->rank[i] == source)
+            return i;
+        if (host[copies->rank[i]] == host[source]) {
+            on_host++;
+            first_on_host = i;
+        }
+    }
+    if (rule == BL_RULE_FIXED)
+        return on_host > 0 ? first_on_host : first + source % (end - first);
+    return on_host > 0 && on_host < end - first ? first_on_host : -1;
+}
+
+void bl_split_source_shares(bl_rule rule, const bl_layer_placement *layer, const bl_copies *copies,
+                            const int *host, int source, double *share) {
+    assert(rule == BL_RULE_EVEN || rule == BL_RULE_NEAREST || rule == BL_RULE_FIXED);
+    bl_split_even_shares(layer, copies, share);
+    if (rule == BL_RULE_EVEN)
+        return;
+    for (int expert = 0; expert < copies->n_experts; expert++) {
+        const int first = copies->first[expert], end = copies->first[expert + 1];
+        const int settled = end > first ? settled_copy(rule, copies, host, expert, source) : -1;
+        for (int i = first; settled >= 0 && i < end; i++)
+            share[copies->slot[i]] = i == settled ? 1.0 : 0.0;
     }
 }
 

@@ -153,7 +153,7 @@ static bl_status check_plan(const bl_plan *plan, const char *name, const bl_load
             return bl_fail_at(err, BL_ERR_MODEL, bl_at_layer(name, loads->layers[row]),
                               "is in the trace, but not in the plan");
     }
-    if (plan->rule == BL_RULE_NEAREST || plan->rule == BL_RULE_FIXED)
+    if (bl_rule_needs_sources(plan->rule))
         return bl_fail_at(
             err, BL_ERR_UNSUPPORTED, bl_at(name),
             "rule \"%s\" needs to know where tokens come from, which a trace of loads "

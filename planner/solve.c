@@ -337,7 +337,7 @@ static bl_status check_request(const bl_problem *problem, const bl_solve_options
     if (options->algorithm < BL_ALG_AUTO || options->algorithm > BL_ALG_CONTIGUOUS)
         return bl_fail(err, BL_ERR_USAGE, "there is no planning algorithm %d",
                        (int)options->algorithm);
-    if (problem->rule == BL_RULE_NEAREST || problem->rule == BL_RULE_FIXED)
+    if (bl_rule_needs_sources(problem->rule))
         return bl_shares_unsupported(problem, err);
     return BL_OK;
 }
