@@ -194,7 +194,7 @@ static int choose_copy(const bl_local_split *split, int expert, uint64_t nodes) 
 }
 
 int bl_local_split_token(bl_local_split *split, const int32_t *ids, int k, int *slot) {
-    uint64_t masks[BL_LOCAL_MAX_TOP_K], others;
+    uint64_t masks[BL_LOCAL_MAX_TOP_K], others = 0;
     int n = 0;
     assert(k >= 1 && k <= BL_LOCAL_MAX_TOP_K);
     for (int i = 0; i < k; i++) {
@@ -202,7 +202,7 @@ int bl_local_split_token(bl_local_split *split, const int32_t *ids, int k, int *
             masks[n++] = split->nodes_of[ids[i]];
     }
     const int own = split->node[split->source];
-    const int visited = bl_local_cover(masks, n, own, split->sent_node, &others);
+    const int visited = n > 0 ? bl_local_cover(masks, n, own, split->sent_node, &others) : 0;
     const uint64_t own_bit = UINT64_C(1) << own;
     for (int i = 0; i < k; i++) {
         slot[i] = -1;
