@@ -44,7 +44,8 @@ static const bl_opt OPTIONS[] = {
      .type = BL_OPT_STRING,
      AT(model),
      .metavar = "DIR",
-     .help = "directory of config.json and model.safetensors",
+     .help =
+         "directory of config.json and the weights, model.safetensors or the files of its index",
      .required = true},
     {.name = "plan",
      .type = BL_OPT_STRING,

@@ -15,8 +15,8 @@
  * whole: a rank must not hold the bytes of an expert it does not serve, not even as pages of a
  * mapping.
  *
- * All numbers are little-endian, as on the machines we run on. Sharded checkpoints (an index over
- * several files) are not read. A reader belongs to one thread.
+ * All numbers are little-endian, as on the machines we run on. A checkpoint of several files is read
+ * by core/checkpoint.h. A reader is read-only once opened: threads may share one.
  */
 #ifndef BL_CORE_SAFETENSORS_H
 #define BL_CORE_SAFETENSORS_H

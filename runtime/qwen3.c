@@ -1,16 +1,15 @@
 #include "runtime/qwen3.h"
 
+#include "core/checkpoint.h"
 #include "core/mem.h"
-#include "core/safetensors.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 struct bl_qwen3 {
     bl_qwen3_config config;
-    bl_safetensors *file;
+    bl_checkpoint *weights;
     bl_arena *arena;
     bl_qwen3_layer *layers; /* [config.n_layers] */
     const uint16_t *embedding, *final_norm, *head;
@@ -118,7 +117,7 @@ static bl_status load(bl_qwen3 *model, const char *name, int rows, int cols, con
         weights = bl_arena_calloc(model->arena, n, sizeof *weights);
     if (weights == NULL)
         return bl_fail(err, BL_ERR_NOMEM, "out of memory for tensor %s", name);
-    BL_TRY(bl_safetensors_read(model->file, name, "BF16", shape, cols > 0 ? 2 : 1, weights, err));
+    BL_TRY(bl_checkpoint_read(model->weights, name, "BF16", shape, cols > 0 ? 2 : 1, weights, err));
     *out = weights;
     return BL_OK;
 }
@@ -186,11 +185,11 @@ static bool is_of_layer(const bl_qwen3_config *c, const char *name) {
 
 /* Biases, shared experts, layers behind the config's last: computed without them, every token would
  * be wrong and nothing would say so. */
-static bl_status refuse_unknown_tensors(const bl_qwen3 *model, const char *path, bl_error *err) {
-    for (size_t i = 0; i < bl_safetensors_count(model->file); i++) {
-        const char *name = bl_safetensors_at(model->file, i)->name;
+static bl_status refuse_unknown_tensors(const bl_qwen3 *model, bl_error *err) {
+    for (size_t i = 0; i < bl_checkpoint_count(model->weights); i++) {
+        const char *name = bl_checkpoint_at(model->weights, i)->name;
         if (!is_outside_layers(name) && !is_of_layer(&model->config, name))
-            return bl_fail_at(err, BL_ERR_MODEL, bl_at(path),
+            return bl_fail_at(err, BL_ERR_MODEL, bl_at(bl_checkpoint_path(model->weights)),
                               "tensor %.100s has no part in the model that config.json describes; "
                               "is it the config of another model?",
                               name);
@@ -206,16 +205,10 @@ static bl_status open_parts(bl_qwen3 *model, const char *dir, bl_error *err) {
     const bl_status st = bl_qwen3_config_from_json(root, path, &model->config, err);
     json_decref(root);
     BL_TRY(st);
-    snprintf(path, sizeof path, "%s/model.safetensors.index.json", dir);
-    if (access(path, F_OK) == 0)
-        return bl_fail_at(err, BL_ERR_UNSUPPORTED, bl_at(path),
-                          "the checkpoint is split over several files; the engine reads one "
-                          "model.safetensors");
-    snprintf(path, sizeof path, "%s/model.safetensors", dir);
-    BL_TRY(bl_safetensors_open(path, &model->file, err));
+    BL_TRY(bl_checkpoint_open(dir, &model->weights, err));
     BL_TRY(BL_CALLOC(model->layers, model->config.n_layers, err));
     BL_TRY(load_dense(model, err));
-    return refuse_unknown_tensors(model, path, err);
+    return refuse_unknown_tensors(model, err);
 }
 
 bl_status bl_qwen3_open(const char *dir, bl_qwen3 **out, bl_error *err) {
@@ -236,7 +229,7 @@ bl_status bl_qwen3_open(const char *dir, bl_qwen3 **out, bl_error *err) {
 void bl_qwen3_free(bl_qwen3 *model) {
     if (model == NULL)
         return;
-    bl_safetensors_free(model->file);
+    bl_checkpoint_free(model->weights);
     bl_arena_free(model->arena);
     free(model->layers);
     free(model);
@@ -275,7 +268,7 @@ bl_status bl_qwen3_read_expert(const bl_qwen3 *model, int layer, int expert, voi
         const uint64_t shape[2] = {(uint64_t)rows, (uint64_t)cols};
         char name[128];
         expert_tensor(layer, expert, part, name, sizeof name);
-        BL_TRY(bl_safetensors_read(model->file, name, "BF16", shape, 2, to, err));
+        BL_TRY(bl_checkpoint_read(model->weights, name, "BF16", shape, 2, to, err));
         to += bl_qwen3_bundle_bytes(c) / N_EXPERT_PARTS;
     }
     return BL_OK;

@@ -1,7 +1,7 @@
 /*
  * qwen3.h: a Qwen3-MoE checkpoint: its shape, its dense weights, and its experts one at a time.
  *
- * Reads DIR/config.json and DIR/model.safetensors as Hugging Face writes them. What every rank
+ * Reads DIR/config.json and the weights beside it, in one file or many (core/checkpoint.h). What every rank
  * needs (embedding, attention, norms, routers, output head) is loaded by bl_qwen3_open() and kept
  * as the checkpoint's bfloat16. Experts are not: bl_qwen3_read_expert() reads one *bundle*
  *
