@@ -47,41 +47,85 @@ static void write_trace(const char *path) {
     bl_trace_info_free(&info);
 }
 
+static void near(double value, double wanted, double within) {
+    if (!(fabs(value - wanted) <= within))
+        fail_msg("%.12g where %.12g was wanted", value, wanted);
+}
+
 static void by_hand(void **state) {
     (void)state;
     bl_error err;
     bl_stat stat;
     const char *path = bl_test_temp("hand.blt");
     write_trace(path);
-    assert_ok(bl_stat_read(path, -1, &stat, &err));
+    bl_stat_options options = BL_STAT_OPTIONS_INIT;
+    assert_ok(bl_stat_read(path, &options, &stat, &err));
     assert_int_equal(stat.steps, 3);
     assert_int_equal(stat.tokens, 10);
-    assert_int_equal(stat.phase_tokens[BL_PHASE_DECODE], 8);
-    assert_int_equal(stat.phase_tokens[BL_PHASE_PREFILL], 2);
+    assert_int_equal(stat.phases[BL_PHASE_DECODE].tokens, 8);
+    assert_int_equal(stat.phases[BL_PHASE_PREFILL].tokens, 2);
     assert_int_equal(stat.records, 6);
     assert_int_equal(stat.dummy_records, 1);
     assert_int_equal(stat.dropped, 5);
     assert_true(stat.complete);
     const bl_stat_layer *three = &stat.layers[0], *four = &stat.layers[1];
     assert_int_equal(three->layer, 3);
-    assert_int_equal(three->assignments, 8 + 8 + 3);
-    assert_int_equal(three->empty, 1);
-    assert_int_equal(three->tokens, 10);
+    assert_int_equal(three->experts.assignments, 8 + 8 + 3);
+    assert_int_equal(three->experts.empty, 1);
+    assert_int_equal(three->experts.tokens, 10);
+    assert_int_equal(three->dummy_tokens, 4);
     assert_true(three->conserved);
-    assert_int_equal(three->hottest, 0);
-    assert_true(fabs(three->max_over_mean_experts - 7.0 / (19.0 / 4)) < 1e-12);
-    assert_int_equal(four->assignments, 16);
+    /* 3 2 2 1 twice, and 0 _ 2 3 */
+    assert_int_equal(bl_stat_count(&stat, 0, 0), 7);
+    assert_int_equal(bl_stat_count(&stat, 0, 3), 3);
+    assert_int_equal(three->experts.n_hottest, 4);
+    assert_int_equal(three->experts.hottest[0], 0);
+    assert_int_equal(three->experts.hottest[1], 2);
+    assert_int_equal(three->experts.hottest[3], 3);
+    near(three->experts.max_over_mean, 7.0 / (19.0 / 4), 1e-12);
+    assert_int_equal(four->experts.assignments, 16);
+    assert_int_equal(four->dummy_tokens, 0);
     assert_false(four->conserved);
     bl_test_has(four->why, "step 20, rank 0: 0 tokens where other layers saw 2");
-    assert_int_equal(four->n_idle, 0);
+    assert_int_equal(four->experts.n_idle, 0);
+    /* 6 4 4 2 of 16: ln 16 - (6 ln 6 + 8 ln 4 + 2 ln 2) / 16 */
+    const double entropy = log(16) - (6 * log(6) + 8 * log(4) + 2 * log(2)) / 16;
+    near(four->experts.entropy, entropy / log(4), 1e-12);
+    near(four->experts.effective, exp(entropy), 1e-9);
+    const bl_expert_figures *prefill = &stat.phases[BL_PHASE_PREFILL].layers[0];
+    assert_int_equal(prefill->assignments, 3);
+    assert_int_equal(prefill->n_idle, 1);
+    near(prefill->max_over_mean, 4.0 / 3, 1e-12);
     bl_stat_free(&stat);
-    assert_ok(bl_stat_read(path, BL_PHASE_DECODE, &stat, &err));
+}
+
+static void one_phase_some_steps(void **state) {
+    (void)state;
+    bl_error err;
+    bl_stat stat;
+    const char *path = bl_test_temp("hand.blt");
+    write_trace(path);
+    bl_stat_options options = BL_STAT_OPTIONS_INIT;
+    options.phase = BL_PHASE_DECODE;
+    assert_ok(bl_stat_read(path, &options, &stat, &err));
     assert_int_equal(stat.tokens, 8);
     assert_int_equal(stat.steps, 2);
     assert_true(stat.layers[1].conserved);
-    assert_true(fabs(stat.layers[1].max_over_mean_experts - 1.5) < 1e-12);
+    near(stat.layers[1].experts.max_over_mean, 1.5, 1e-12);
     bl_stat_free(&stat);
-    assert_fails(bl_stat_read(path, BL_PHASE_VERIFY, &stat, &err), BL_ERR_CONSERVATION, "phase");
+    options.phase = BL_PHASE_VERIFY;
+    assert_fails(bl_stat_read(path, &options, &stat, &err), BL_ERR_CONSERVATION, "phase");
+    options = BL_STAT_OPTIONS_INIT;
+    options.first_step = 1; /* steps 10 and 20 */
+    options.end_step = 3;
+    assert_ok(bl_stat_read(path, &options, &stat, &err));
+    assert_int_equal(stat.steps, 2);
+    assert_int_equal(stat.layers[0].experts.tokens, 6);
+    assert_int_equal(stat.dummy_records, 1);
+    bl_stat_free(&stat);
+    options.first_step = 3;
+    options.end_step = 9;
+    assert_fails(bl_stat_read(path, &options, &stat, &err), BL_ERR_RANGE, "has 3 steps");
 }
 
 static void usual_values(void **state) {
@@ -156,6 +200,7 @@ static void step_sets(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(by_hand),
+        cmocka_unit_test(one_phase_some_steps),
         cmocka_unit_test(usual_values),
         cmocka_unit_test(ledger_over_ranks_and_micro_batches),
         cmocka_unit_test(step_sets),

@@ -107,6 +107,9 @@ bool bl_blt_cut(const bl_blt_reader *reader, uint64_t *kept, uint64_t *size, boo
  * records'). */
 uint64_t bl_blt_dropped(const bl_blt_reader *reader);
 
+/* Size of all chunks before compression: about what a pass over the file has to look at. */
+uint64_t bl_blt_raw_bytes(const bl_blt_reader *reader);
+
 /* Over header and all chunks that were kept. */
 bl_digest bl_blt_digest(const bl_blt_reader *reader);
 
@@ -120,6 +123,10 @@ void bl_blt_skip_bodies(bl_blt_reader *reader, bool skip);
 void bl_blt_only_steps(bl_blt_reader *reader, uint64_t first, uint64_t end);
 /* Back to the first record. */
 void bl_blt_rewind(bl_blt_reader *reader);
+
+/* The map under which a physical record of the last bl_blt_next() was made, or NULL when the file
+ * holds none; borrowed until the next call. */
+const bl_layer_placement *bl_blt_map(const bl_blt_reader *reader, const bl_record *record);
 
 /* Turn a physical record of the last bl_blt_next() into a logical one, through its own epoch's map.
  * BL_ERR_STATE when it is logical already, or when the file holds no such map (the 64 latest epochs

@@ -105,7 +105,7 @@ static bl_status begin_records(bl_blt_reader *r, uint32_t n, bl_error *err) {
 
 /* ---- maps ---------------------------------------------------------------------------------- */
 
-static bl_blt_map *find_map(const bl_blt_reader *r, int layer, uint64_t epoch) {
+static bl_layer_placement *find_map(const bl_blt_reader *r, int layer, uint64_t epoch) {
     for (size_t i = r->n_maps; i > 0; i--) {
         if (r->maps[i - 1].layer == layer && r->maps[i - 1].epoch == epoch)
             return &r->maps[i - 1];
@@ -124,38 +124,56 @@ static void forget_old_maps(bl_blt_reader *r, int layer) {
     }
     if (n < BL_BLT_MAPS_KEPT)
         return;
-    free(r->maps[oldest].expert);
+    bl_layer_placement_free(&r->maps[oldest]);
     memmove(&r->maps[oldest], &r->maps[oldest + 1], (r->n_maps - oldest - 1) * sizeof *r->maps);
     r->n_maps--;
 }
 
-static bl_status keep_map(bl_blt_reader *r, bl_blt_map map, const unsigned char *at,
-                          bl_error *err) {
-    BL_TRY(BL_CALLOC(map.expert, map.n_slots, err));
-    for (int slot = 0; slot < map.n_slots; slot++) {
-        map.expert[slot] = (int32_t)bl_get_u32(at + 4 * (size_t)slot);
-        if (map.expert[slot] < BL_NO_EXPERT || map.expert[slot] >= r->info.n_experts) {
-            free(map.expert);
-            return bad(r, BL_ERR_RANGE, "a map to experts the model does not have", err);
-        }
-    }
-    bl_blt_map *same = find_map(r, map.layer, map.epoch);
+static bool same_map(const bl_layer_placement *a, const bl_layer_placement *b) {
+    const size_t n = (size_t)bl_layer_n_slots(a);
+    return a->n_ranks == b->n_ranks &&
+           memcmp(a->begin, b->begin, ((size_t)a->n_ranks + 1) * sizeof *a->begin) == 0 &&
+           memcmp(a->expert, b->expert, n * sizeof *a->expert) == 0;
+}
+
+/* Takes the map over, whatever the result. */
+static bl_status keep_map(bl_blt_reader *r, bl_layer_placement *map, bl_error *err) {
+    const bl_layer_placement *same = find_map(r, map->layer, map->epoch);
     if (same != NULL) {
-        const bool equal =
-            same->n_slots == map.n_slots &&
-            memcmp(same->expert, map.expert, (size_t)map.n_slots * sizeof *map.expert) == 0;
-        free(map.expert);
+        const bool equal = same_map(same, map);
+        bl_layer_placement_free(map);
         return equal ? BL_OK : bad(r, BL_ERR_STATE, "a second map of one layer and epoch", err);
     }
-    forget_old_maps(r, map.layer);
+    forget_old_maps(r, map->layer);
     void *maps = r->maps;
     const bl_status st = bl_grow(&maps, &r->maps_capacity, r->n_maps + 1, sizeof *r->maps, err);
     r->maps = maps;
     if (st < 0) {
-        free(map.expert);
+        bl_layer_placement_free(map);
         return st;
     }
-    r->maps[r->n_maps++] = map;
+    r->maps[r->n_maps++] = *map;
+    return BL_OK;
+}
+
+/* First slots of the ranks and experts of the slots, both checked. */
+static bl_status fill_map(bl_blt_reader *r, const unsigned char *begin, int n_slots,
+                          bl_layer_placement *map, bl_error *err) {
+    BL_TRY(BL_CALLOC(map->begin, (size_t)map->n_ranks + 1, err));
+    BL_TRY(BL_CALLOC(map->expert, n_slots, err));
+    for (int rank = 0; rank <= map->n_ranks; rank++) {
+        const uint32_t first = bl_get_u32(begin + 4 * (size_t)rank);
+        if (first > (uint32_t)n_slots || (rank == 0 && first != 0) ||
+            (rank > 0 && first < (uint32_t)map->begin[rank - 1]))
+            return bad(r, BL_ERR_RANGE, "a map whose ranks' slots do not ascend", err);
+        map->begin[rank] = (int)first;
+    }
+    const unsigned char *expert = begin + 4 * ((size_t)map->n_ranks + 1);
+    for (int slot = 0; slot < n_slots; slot++) {
+        map->expert[slot] = (int32_t)bl_get_u32(expert + 4 * (size_t)slot);
+        if (map->expert[slot] < BL_NO_EXPERT || map->expert[slot] >= r->info.n_experts)
+            return bad(r, BL_ERR_RANGE, "a map to experts the model does not have", err);
+    }
     return BL_OK;
 }
 
@@ -163,8 +181,8 @@ static bl_status read_map(bl_blt_reader *r, bl_error *err) {
     const unsigned char *at = r->raw.data;
     if (r->raw.used < 24)
         return bad(r, BL_ERR_PARSE, "a map that is too short", err);
-    bl_blt_map map = {.layer = (int32_t)bl_get_u32(at), .epoch = bl_get_u64(at + 4)};
     const uint32_t n_ranks = bl_get_u32(at + 12), n_experts = bl_get_u32(at + 16);
+    bl_layer_placement map = {.layer = (int32_t)bl_get_u32(at), .epoch = bl_get_u64(at + 4)};
     if (bl_trace_layer_index(&r->info, map.layer) < 0 || n_ranks < 1 || n_ranks > BL_MAX_RANKS ||
         n_experts != (uint32_t)r->info.n_experts)
         return bad(r, BL_ERR_RANGE, "a map for another model", err);
@@ -174,8 +192,14 @@ static bl_status read_map(bl_blt_reader *r, bl_error *err) {
     const uint32_t n_slots = bl_get_u32(at + head - 4);
     if (n_slots < 1 || n_slots > BL_MAX_IDS_SPACE || r->raw.used != head + 4 * (size_t)n_slots)
         return bad(r, BL_ERR_PARSE, "a map of another size than it says", err);
-    map.n_slots = (int)n_slots;
-    return keep_map(r, map, at + head, err);
+    map.n_ranks = (int)n_ranks;
+    map.n_experts = r->info.n_experts;
+    const bl_status st = fill_map(r, at + 20, (int)n_slots, &map, err);
+    if (st < 0) {
+        bl_layer_placement_free(&map);
+        return st;
+    }
+    return keep_map(r, &map, err);
 }
 
 /* ---- records ------------------------------------------------------------------------------- */
@@ -324,7 +348,7 @@ static bl_status no_expert(const bl_blt_reader *r, const bl_record *record, int 
                       (unsigned long long)record->epoch);
 }
 
-static bl_status ids_to_logical(bl_blt_reader *r, const bl_blt_map *map, bl_record *record,
+static bl_status ids_to_logical(bl_blt_reader *r, const bl_layer_placement *map, bl_record *record,
                                 bl_error *err) {
     const size_t slots = (size_t)record->n_tokens * (size_t)record->k;
     for (size_t i = 0; i < slots; i++) {
@@ -338,12 +362,12 @@ static bl_status ids_to_logical(bl_blt_reader *r, const bl_blt_map *map, bl_reco
     return BL_OK;
 }
 
-static bl_status counts_to_logical(bl_blt_reader *r, const bl_blt_map *map, bl_record *record,
-                                   bl_error *err) {
+static bl_status counts_to_logical(bl_blt_reader *r, const bl_layer_placement *map,
+                                   bl_record *record, bl_error *err) {
     const size_t n_experts = (size_t)r->info.n_experts;
     GROW(r, logical_counts, n_experts, err);
     memset(r->logical_counts, 0, n_experts * sizeof *r->logical_counts);
-    for (int slot = 0; slot < map->n_slots; slot++) {
+    for (int slot = 0; slot < bl_layer_n_slots(map); slot++) {
         if (r->counts[slot] == 0)
             continue;
         if (map->expert[slot] == BL_NO_EXPERT)
@@ -358,20 +382,24 @@ static bl_status counts_to_logical(bl_blt_reader *r, const bl_blt_map *map, bl_r
     return BL_OK;
 }
 
+const bl_layer_placement *bl_blt_map(const bl_blt_reader *r, const bl_record *record) {
+    return record->flags & BL_RECORD_PHYSICAL ? find_map(r, record->layer, record->epoch) : NULL;
+}
+
 bl_status bl_blt_to_logical(bl_blt_reader *r, bl_record *record, bl_error *err) {
     const bl_where at = bl_at_layer(r->path, record->layer);
     if (!(record->flags & BL_RECORD_PHYSICAL) || !r->last_is_physical)
         return bl_fail_at(err, BL_ERR_STATE, at,
                           "these ids are logical already: converting twice is an error");
-    const bl_blt_map *map = find_map(r, record->layer, record->epoch);
+    const bl_layer_placement *map = find_map(r, record->layer, record->epoch);
     if (map == NULL)
         return bl_fail_at(err, BL_ERR_STATE, at,
                           "physical ids of epoch %llu, but the trace holds no such map",
                           (unsigned long long)record->epoch);
-    if (map->n_slots != record->n_ids)
+    if (bl_layer_n_slots(map) != record->n_ids)
         return bl_fail_at(err, BL_ERR_SHAPE, at,
                           "ids of %d slots, but the map of epoch %llu has %d", record->n_ids,
-                          (unsigned long long)record->epoch, map->n_slots);
+                          (unsigned long long)record->epoch, bl_layer_n_slots(map));
     if (record->ids != NULL)
         BL_TRY(ids_to_logical(r, map, record, err));
     if (record->counts != NULL)

@@ -260,7 +260,7 @@ void bl_blt_reader_free(bl_blt_reader *r) {
     ZSTD_freeDCtx(r->zstd);
     bl_trace_info_free(&r->info);
     for (size_t i = 0; i < r->n_maps; i++)
-        free(r->maps[i].expert);
+        bl_layer_placement_free(&r->maps[i]);
     free(r->maps);
     free(r->spans);
     free(r->stored.data);
@@ -286,6 +286,13 @@ bool bl_blt_cut(const bl_blt_reader *r, uint64_t *kept, uint64_t *size, bool *mi
 
 uint64_t bl_blt_dropped(const bl_blt_reader *r) {
     return r->dropped;
+}
+
+uint64_t bl_blt_raw_bytes(const bl_blt_reader *r) {
+    uint64_t sum = 0;
+    for (size_t i = 0; i < r->n_spans; i++)
+        sum += r->spans[i].frame.raw_bytes;
+    return sum;
 }
 
 bl_digest bl_blt_digest(const bl_blt_reader *r) {

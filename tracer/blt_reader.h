@@ -16,13 +16,6 @@ typedef struct bl_blt_span {
     uint64_t offset; /* of the frame in the file */
 } bl_blt_span;
 
-typedef struct bl_blt_map {
-    int layer;
-    uint64_t epoch;
-    int n_slots;
-    int32_t *expert; /* [n_slots], -1: empty; owned */
-} bl_blt_map;
-
 struct bl_blt_reader {
     FILE *in;
     char *path;
@@ -52,7 +45,7 @@ struct bl_blt_reader {
     uint64_t *counts, *logical_counts;
     size_t counts_capacity, logical_counts_capacity;
     uint64_t stage_ns[BL_N_STAGES];
-    bl_blt_map *maps; /* [n_maps] in order of appearance */
+    bl_layer_placement *maps; /* [n_maps] in order of appearance; owned */
     size_t n_maps, maps_capacity;
 };
 

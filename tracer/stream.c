@@ -19,11 +19,14 @@ typedef struct source {
     bool mid_step; /* leave out the step below: the file holds a part of it */
     uint32_t cut_run;
     uint64_t cut_step;
+    bl_record head; /* read, not given yet */
+    bool has_head, at_end;
 } source;
 
 struct bl_stream {
-    source *sources; /* [n] */
-    size_t n, capacity, current;
+    source *sources;             /* [n] */
+    size_t n, capacity, current; /* current: where the last record came from */
+    bool keep_slots;
     bl_trace_info info;
     bool complete;
     bl_digest digest;
@@ -227,25 +230,55 @@ void bl_stream_free(bl_stream *s) {
 
 /* ---- reading ------------------------------------------------------------------------------- */
 
-bl_status bl_stream_next(bl_stream *s, bl_record *record, bool *got, bl_error *err) {
-    for (;;) {
-        *got = false;
-        if (s->current >= s->n)
-            return BL_OK;
-        source *src = &s->sources[s->current];
-        BL_TRY(bl_blt_next(src->reader, record, got, err));
-        if (!*got) {
-            s->current++;
-            continue;
-        }
-        if (src->cut)
-            s->dropped_by_records += record->dropped;
-        if (src->mid_step && record->run == src->cut_run && record->step == src->cut_step)
-            continue;
-        if (record->flags & BL_RECORD_PHYSICAL)
-            BL_TRY(bl_blt_to_logical(src->reader, record, err));
-        return BL_OK;
+/* The next record of one file into its head. */
+static bl_status read_head(bl_stream *s, source *src, bl_error *err) {
+    while (!src->has_head && !src->at_end) {
+        bool got;
+        BL_TRY(bl_blt_next(src->reader, &src->head, &got, err));
+        if (got && src->cut)
+            s->dropped_by_records += src->head.dropped;
+        src->at_end = !got;
+        src->has_head = got && !(src->mid_step && src->head.run == src->cut_run &&
+                                 src->head.step == src->cut_step);
     }
+    return BL_OK;
+}
+
+static bool comes_before(const bl_record *a, const bl_record *b) {
+    return a->run != b->run ? a->run < b->run : a->step < b->step;
+}
+
+bl_status bl_stream_next(bl_stream *s, bl_record *record, bool *got, bl_error *err) {
+    size_t first = s->n;
+    *got = false;
+    for (size_t i = 0; i < s->n; i++) {
+        source *src = &s->sources[i];
+        BL_TRY(read_head(s, src, err));
+        if (src->has_head && (first == s->n || comes_before(&src->head, &s->sources[first].head)))
+            first = i;
+    }
+    if (first == s->n)
+        return BL_OK;
+    source *src = &s->sources[first];
+    src->has_head = false;
+    s->current = first;
+    if ((src->head.flags & BL_RECORD_PHYSICAL) && !s->keep_slots)
+        BL_TRY(bl_blt_to_logical(src->reader, &src->head, err));
+    *record = src->head;
+    *got = true;
+    return BL_OK;
+}
+
+void bl_stream_keep_slots(bl_stream *s, bool keep) {
+    s->keep_slots = keep;
+}
+
+const bl_layer_placement *bl_stream_map(const bl_stream *s, const bl_record *record) {
+    return bl_blt_map(s->sources[s->current].reader, record);
+}
+
+bl_status bl_stream_to_logical(bl_stream *s, bl_record *record, bl_error *err) {
+    return bl_blt_to_logical(s->sources[s->current].reader, record, err);
 }
 
 void bl_stream_skip_bodies(bl_stream *s, bool skip) {
@@ -259,9 +292,10 @@ void bl_stream_only_steps(bl_stream *s, uint64_t first, uint64_t end) {
 }
 
 void bl_stream_rewind(bl_stream *s) {
-    for (size_t i = 0; i < s->n; i++)
+    for (size_t i = 0; i < s->n; i++) {
         bl_blt_rewind(s->sources[i].reader);
-    s->current = 0;
+        s->sources[i].has_head = s->sources[i].at_end = false;
+    }
     s->dropped_by_records = 0;
 }
 
@@ -279,6 +313,13 @@ bool bl_stream_is_complete(const bl_stream *s) {
 
 bl_digest bl_stream_digest(const bl_stream *s) {
     return s->digest;
+}
+
+uint64_t bl_stream_raw_bytes(const bl_stream *s) {
+    uint64_t sum = 0;
+    for (size_t i = 0; i < s->n; i++)
+        sum += bl_blt_raw_bytes(s->sources[i].reader);
+    return sum;
 }
 
 uint64_t bl_stream_dropped(const bl_stream *s) {

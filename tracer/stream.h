@@ -11,6 +11,7 @@
 #define BL_TRACER_STREAM_H
 
 #include "core/hash.h"
+#include "core/placement.h"
 #include "tracer/trace.h"
 
 typedef struct bl_stream bl_stream;
@@ -25,14 +26,22 @@ const char *bl_stream_notes(const bl_stream *stream);         /* "" when there i
 bool bl_stream_is_complete(const bl_stream *stream);          /* no cut file, no missing rank */
 bl_digest bl_stream_digest(const bl_stream *stream);
 
-/* The next record, its ids logical; its arrays hold until the next call. Files come one after
- * another, so steps ascend for each rank, not over ranks. */
+/* The next record, its ids logical; its arrays hold until the next call. Of several files the one
+ * whose next record has the lowest (run, step) goes first, so that what belongs to a step comes
+ * together; within a file, steps ascend for each rank, not over ranks. */
 bl_status bl_stream_next(bl_stream *stream, bl_record *record, bool *got, bl_error *err);
+
+/* Give physical records as they are stored. bl_stream_map() then tells their map (NULL when the
+ * trace holds none), and bl_stream_to_logical() turns them into logical ones. */
+void bl_stream_keep_slots(bl_stream *stream, bool keep);
+const bl_layer_placement *bl_stream_map(const bl_stream *stream, const bl_record *record);
+bl_status bl_stream_to_logical(bl_stream *stream, bl_record *record, bl_error *err);
 
 /* As for bl_blt_reader, for all files. */
 void bl_stream_skip_bodies(bl_stream *stream, bool skip);
 void bl_stream_only_steps(bl_stream *stream, uint64_t first, uint64_t end);
 void bl_stream_rewind(bl_stream *stream);
+uint64_t bl_stream_raw_bytes(const bl_stream *stream);
 
 /* Records lost before they reached a file. For a cut file, the losses its records carry: complete
  * once the stream has been read to its end. */

@@ -13,7 +13,8 @@ refuses() { # TEXT FORMAT INPUT...: says why, and leaves nothing behind
     fails_with "$text" "$ballast" import --from "$format" --model "$work/toy.json" "$@" -o "$work/no.blt" &&
         [ ! -e "$work/no.blt" ]
 }
-row() { "$ballast" stat --csv "$work/out.blt" 2>/dev/null | grep "^$1,"; }
+layers() { "$ballast" stat --csv --table layers "$work/out.blt" | cut -d, -f1-8; }
+row() { layers 2>/dev/null | grep "^$1,"; }
 
 every_format_is_in_help() {
     local format
@@ -74,7 +75,7 @@ if [ -d "$shared/fixtures" ]; then
     }
     all_ranks() {
         passes "$fixtures"/sglang_per_token_?.pt && grep -q '"tokens": 1536' "$work/json" &&
-            [ "$("$ballast" stat --csv "$work/out.blt" | grep -c ',1536,9216,0,true,')" -eq 26 ]
+            [ "$(layers | grep -c ',1536,9216,0,true,')" -eq 26 ]
     }
     missing_rank() {
         passes "$fixtures"/sglang_per_token_[013].pt && grep -q "incomplete: rank 2" "$work/err" &&
@@ -85,7 +86,7 @@ if [ -d "$shared/fixtures" ]; then
     }
     trtllm() {
         import --from trtllm-stat "$fixtures/trtllm_stat" &&
-            [ "$("$ballast" stat --csv "$work/out.blt" | grep -c ',2048,12288,0,true,')" -eq 26 ]
+            [ "$(layers | grep -c ',2048,12288,0,true,')" -eq 26 ]
     }
     same_rank() {
         fails_with "import one recording at a time" "$ballast" import --from sglang-pass --model "$lite" \

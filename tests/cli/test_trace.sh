@@ -10,8 +10,9 @@ echo '[[3,2,2,1],[1,2,2,3]]' >"$work/moe.json"
 echo '[[9,9,9,9],[3,2,2,1],[1,2,2,3]]' >"$work/all.json"
 import() { "$ballast" import "$@" -o "$work/out.blt" 2>"$work/err"; }
 
-# rows LAYER: one line of the CSV answer
-row() { "$ballast" stat --csv "$work/out.blt" 2>/dev/null | grep "^$1,"; }
+# row LAYER: one line of the CSV answer
+layers() { "$ballast" stat --csv --table layers "$@" | command cut -d, -f1-8; }
+row() { layers "$work/out.blt" 2>/dev/null | grep "^$1,"; }
 golden() {
     import --from load-json --model "$work/toy.json" "$work/moe.json" &&
         [ "$(row 1)" = "1,4,8,0,true,1.5,0,0" ] && [ "$(row 2)" = "2,4,8,0,true,1.5,3,0" ]
@@ -62,7 +63,7 @@ synth() { "$ballast" synth --model "$work/toy.json" --steps 5 --tokens-per-step 
 same_seed() {
     synth --seed 7 -o "$work/a.blt" && synth --seed 7 -o "$work/b.blt" && synth --seed 8 -o "$work/c.blt" &&
         cmp -s "$work/a.blt" "$work/b.blt" && ! cmp -s "$work/a.blt" "$work/c.blt" &&
-        "$ballast" stat --csv "$work/a.blt" | grep -q '^2,50,100,0,true,'
+        layers "$work/a.blt" | grep -q '^2,50,100,0,true,'
 }
 check "synth: same seed, same bytes" same_seed
 
@@ -97,7 +98,7 @@ record() {
     echo >&9
     exec 8>&- 9>&-
     wait $recorder || return 1
-    "$ballast" stat --csv "$work/rec" 2>"$work/err" | grep -q '^3,160,320,0,true,1.5,0,0$' &&
+    layers "$work/rec" 2>"$work/err" | grep -q '^3,160,320,0,true,1.5,0,0$' &&
         grep -q "incomplete: rank 2" "$work/err"
 }
 check "record two ranks of three" record
@@ -113,7 +114,7 @@ check "no such ring" fails_with "no ring" "$ballast" record --ring "clitest-none
 if [ -d "$shared/routing" ]; then
     glm() {
         import --from load-json "$shared/routing/glm-5.2/chat.load.json" &&
-            [ "$("$ballast" stat --csv "$work/out.blt" | grep -c ',157879,1263032,0,true,')" -eq 75 ]
+            [ "$(layers "$work/out.blt" | grep -c ',157879,1263032,0,true,')" -eq 75 ]
     }
     composed() {
         import --from topk-npy --compose batch=64,ranks=4 "$shared/routing/deepseek-v2-lite/law.npy" &&
