@@ -276,6 +276,10 @@ static void print_drift(const bl_drift_result *drift) {
         puts("\ndrift: not measured: too many experts and layers");
         return;
     }
+    if (drift->n_windows < 2) {
+        puts("\ndrift: not enough steps");
+        return;
+    }
     printf("\ndrift: %d windows of %llu steps; distance of experts' shares (by chance alone)\n",
            drift->n_windows, (unsigned long long)drift->window_steps);
     for (int i = 0; i < drift->n_lags; i++)
