@@ -51,8 +51,13 @@ bl_status bl_seat_put(const bl_seat *seat, const void *data, size_t bytes, bl_er
 }
 
 bl_ucx_options bl_seat_ucx_options(const bl_seat *seat, double deadline_s) {
-    return (bl_ucx_options){seat->rank,          seat->n_ranks, seat->rendezvous,
-                            seat->rendezvous_fd, seat->job,     deadline_s};
+    return (bl_ucx_options){.rank = seat->rank,
+                            .n_ranks = seat->n_ranks,
+                            .rendezvous = seat->rendezvous,
+                            .rendezvous_fd = seat->rendezvous_fd,
+                            .job = seat->job,
+                            .deadline_s = deadline_s,
+                            .silence_s = BL_TRANSPORT_SILENCE_S};
 }
 
 /* Standard input belongs to the launcher. */

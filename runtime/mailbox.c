@@ -98,7 +98,7 @@ size_t bl_mailbox_take(bl_mailbox *box, bl_message *out) {
 
 int bl_mailroom_lost(const bl_mailroom *room) {
     for (int peer = 0; peer < room->n_ranks; peer++) {
-        if (room->peers[peer] == BL_PEER_LOST)
+        if (bl_peer_is_lost(room->peers[peer]))
             return peer;
     }
     return -1;

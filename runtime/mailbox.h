@@ -33,7 +33,17 @@ typedef struct bl_mailbox {
     size_t weight;        /* of what waits, in the sense of bl_message_weight() */
 } bl_mailbox;
 
-typedef enum bl_peer_state { BL_PEER_LIVE, BL_PEER_CLOSED, BL_PEER_LOST } bl_peer_state;
+/* Lost: it broke off, or has not been heard of for too long. */
+typedef enum bl_peer_state {
+    BL_PEER_LIVE,
+    BL_PEER_CLOSED,
+    BL_PEER_LOST,
+    BL_PEER_SILENT
+} bl_peer_state;
+
+static inline bool bl_peer_is_lost(bl_peer_state state) {
+    return state == BL_PEER_LOST || state == BL_PEER_SILENT;
+}
 
 typedef struct bl_mailroom {
     int n_ranks;

@@ -1,5 +1,6 @@
 #include "runtime/rendezvous.h"
 
+#include "core/hash.h"
 #include "core/mem.h"
 #include "core/progress.h"
 
@@ -15,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define MAGIC UINT64_C(0x314b4e5254534c42) /* "BLSTRNK1" read as a little-endian number */
+#define MAGIC UINT64_C(0x324b4e5254534c42) /* "BLSTRNK2" read as a little-endian number */
 
 /* Who connects and then says nothing holds the meeting up for no longer than this. */
 #define SILENCE_S 2.0
@@ -23,8 +24,7 @@
 typedef struct greeting {
     uint64_t magic, job;
     int32_t n_ranks, rank;
-    uint16_t port;
-    uint16_t unused[3];
+    bl_peer_card card; /* its address holds a port only */
 } greeting;
 
 typedef struct verdict {
@@ -213,7 +213,7 @@ static void refuse(int fd, bl_status status, const char *why) {
 
 /* Take one newcomer in; connections[rank] stays open until the table is told. */
 static void receive_newcomer(const bl_rendezvous *meeting, int fd, int *connections,
-                             struct sockaddr_storage *addresses) {
+                             bl_peer_card *cards) {
     const int n_ranks = meeting->options->n_ranks;
     const double soon_s = bl_now_s() + SILENCE_S;
     greeting hello;
@@ -238,12 +238,14 @@ static void receive_newcomer(const bl_rendezvous *meeting, int fd, int *connecti
         refuse(fd, BL_ERR_USAGE, why);
         return;
     }
-    socklen_t bytes = sizeof addresses[hello.rank];
-    if (getpeername(fd, (struct sockaddr *)&addresses[hello.rank], &bytes) != 0) {
+    bl_peer_card *card = &cards[hello.rank];
+    *card = hello.card;
+    socklen_t bytes = sizeof card->address;
+    if (getpeername(fd, (struct sockaddr *)&card->address, &bytes) != 0) {
         close(fd);
         return;
     }
-    bl_address_set_port(&addresses[hello.rank], hello.port);
+    bl_address_set_port(&card->address, bl_address_port(&hello.card.address));
     connections[hello.rank] = fd;
 }
 
@@ -257,8 +259,8 @@ static bl_status fail_missing(const bl_rendezvous *meeting, const int *connectio
                    meeting->options->deadline_s, missing);
 }
 
-static bl_status gather(const bl_rendezvous *meeting, int *connections,
-                        struct sockaddr_storage *addresses, bl_error *err) {
+static bl_status gather(const bl_rendezvous *meeting, int *connections, bl_peer_card *cards,
+                        bl_error *err) {
     for (;;) {
         int n_here = 1;
         for (int rank = 1; rank < meeting->options->n_ranks; rank++)
@@ -269,38 +271,38 @@ static bl_status gather(const bl_rendezvous *meeting, int *connections,
             return fail_missing(meeting, connections, err);
         const int fd = accept(meeting->fd, NULL, NULL);
         if (fd >= 0)
-            receive_newcomer(meeting, fd, connections, addresses);
+            receive_newcomer(meeting, fd, connections, cards);
     }
 }
 
-static bl_status tell(const bl_rendezvous *meeting, uint16_t port, const int *connections,
-                      struct sockaddr_storage *addresses, bl_error *err) {
+static bl_status tell(const bl_rendezvous *meeting, const bl_peer_card *mine,
+                      const int *connections, bl_peer_card *cards, bl_error *err) {
     const int n_ranks = meeting->options->n_ranks;
     const verdict yes = {.magic = MAGIC, .status = BL_OK};
     for (int rank = 1; rank < n_ranks; rank++) {
         /* Each sees rank 0 by the address it came to. */
-        socklen_t bytes = sizeof addresses[0];
-        memset(&addresses[0], 0, sizeof addresses[0]);
-        if (getsockname(connections[rank], (struct sockaddr *)&addresses[0], &bytes) != 0)
+        cards[0] = *mine;
+        socklen_t bytes = sizeof cards[0].address;
+        if (getsockname(connections[rank], (struct sockaddr *)&cards[0].address, &bytes) != 0)
             return bl_fail(err, BL_ERR_PEER, "rank %d left the meeting", rank);
-        bl_address_set_port(&addresses[0], port);
+        bl_address_set_port(&cards[0].address, bl_address_port(&mine->address));
         if (!write_all(connections[rank], &yes, sizeof yes) ||
-            !write_all(connections[rank], addresses, sizeof *addresses * (size_t)n_ranks))
+            !write_all(connections[rank], cards, sizeof *cards * (size_t)n_ranks))
             return bl_fail(err, BL_ERR_PEER, "rank %d left the meeting", rank);
     }
     return BL_OK;
 }
 
-static bl_status host(const bl_rendezvous *meeting, uint16_t port,
-                      struct sockaddr_storage *addresses, bl_error *err) {
+static bl_status host(const bl_rendezvous *meeting, const bl_peer_card *mine, bl_peer_card *cards,
+                      bl_error *err) {
     const int n_ranks = meeting->options->n_ranks;
     int *connections;
     BL_TRY(BL_CALLOC(connections, n_ranks, err));
     for (int rank = 0; rank < n_ranks; rank++)
         connections[rank] = -1;
-    bl_status st = gather(meeting, connections, addresses, err);
+    bl_status st = gather(meeting, connections, cards, err);
     if (st == BL_OK)
-        st = tell(meeting, port, connections, addresses, err);
+        st = tell(meeting, mine, connections, cards, err);
     for (int rank = 0; rank < n_ranks; rank++)
         if (connections[rank] >= 0)
             close(connections[rank]);
@@ -310,15 +312,15 @@ static bl_status host(const bl_rendezvous *meeting, uint16_t port,
 
 /* ---- the others ----------------------------------------------------------------------------- */
 
-static bl_status visit(const bl_rendezvous *meeting, uint16_t port,
-                       struct sockaddr_storage *addresses, bl_error *err) {
+static bl_status visit(const bl_rendezvous *meeting, const bl_peer_card *mine, bl_peer_card *cards,
+                       bl_error *err) {
     const bl_ucx_options *options = meeting->options;
     const greeting hello = {
         .magic = MAGIC,
         .job = options->job,
         .n_ranks = options->n_ranks,
         .rank = options->rank,
-        .port = port,
+        .card = *mine,
     };
     verdict said;
     if (!write_all(meeting->fd, &hello, sizeof hello) ||
@@ -330,14 +332,41 @@ static bl_status visit(const bl_rendezvous *meeting, uint16_t port,
     if (said.status < 0)
         return bl_fail(err, (bl_status)said.status, "rank %d was turned away at %s: %s",
                        options->rank, options->rendezvous, said.why);
-    if (!read_all(meeting->fd, addresses, sizeof *addresses * (size_t)options->n_ranks,
-                  meeting->until_s))
+    if (!read_all(meeting->fd, cards, sizeof *cards * (size_t)options->n_ranks, meeting->until_s))
         return bl_fail(err, BL_ERR_PEER, "rank 0 left the meeting at %s", options->rendezvous);
     return BL_OK;
 }
 
-bl_status bl_rendezvous_exchange(bl_rendezvous *meeting, uint16_t port,
-                                 struct sockaddr_storage *addresses, bl_error *err) {
-    return meeting->options->rank == 0 ? host(meeting, port, addresses, err)
-                                       : visit(meeting, port, addresses, err);
+uint64_t bl_host_identity(void) {
+    static const char *const spaces[] = {"/proc/self/ns/net", "/proc/self/ns/pid"};
+    char text[256] = "";
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "r");
+    size_t length = file != NULL ? fread(text, 1, 64, file) : 0;
+    if (file != NULL)
+        fclose(file);
+    if (length == 0)
+        return 0;
+    for (size_t s = 0; s < sizeof spaces / sizeof *spaces; s++) {
+        const ssize_t n = readlink(spaces[s], text + length, 64);
+        if (n <= 0)
+            return 0;
+        length += (size_t)n;
+    }
+    return bl_hash64(text, length);
+}
+
+bl_status bl_rendezvous_exchange(bl_rendezvous *meeting, uint16_t port, uint16_t pulse_port,
+                                 bl_peer_card *cards, bl_error *err) {
+    bl_peer_card mine = {
+        .host = bl_host_identity(),
+        .pid = (int32_t)getpid(),
+        .pulse_port = pulse_port,
+    };
+    mine.address.ss_family = meeting->local.ss_family;
+    bl_address_set_port(&mine.address, port);
+    const bl_status st = meeting->options->rank == 0 ? host(meeting, &mine, cards, err)
+                                                     : visit(meeting, &mine, cards, err);
+    if (st == BL_OK && meeting->options->rank == 0)
+        cards[0] = mine;
+    return st;
 }

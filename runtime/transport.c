@@ -35,10 +35,16 @@ void bl_message_free(bl_message *message) {
 
 bl_status bl_transport_fail_gone(const bl_transport *transport, int peer, bl_peer_state state,
                                  bl_error *err) {
-    return bl_fail(err, BL_ERR_PEER,
-                   state == BL_PEER_CLOSED ? "rank %d has closed its connection to rank %d"
-                                           : "rank %d is lost (seen by rank %d)",
-                   peer, transport->rank);
+    if (state == BL_PEER_CLOSED)
+        return bl_fail(err, BL_ERR_PEER, "rank %d has closed its connection to rank %d", peer,
+                       transport->rank);
+    if (state == BL_PEER_SILENT)
+        return bl_fail(
+            err, BL_ERR_PEER,
+            "rank %d is lost: rank %d has not heard of it for %g s, it was stopped or cut "
+            "off",
+            peer, transport->rank, transport->silence_s);
+    return bl_fail(err, BL_ERR_PEER, "rank %d is lost (seen by rank %d)", peer, transport->rank);
 }
 
 bl_status bl_transport_fail_full(const bl_transport *transport, int peer, bl_channel channel,

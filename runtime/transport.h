@@ -21,7 +21,8 @@
  * A peer *closes* (bl_transport_close: all it sent is still delivered, then it is gone) or is
  * *lost* (it died, or gave up with bl_transport_abandon). Both end in BL_ERR_PEER for whoever waits
  * for it or sends to it, with its number in the message; only the second counts as lost. The others
- * go on. A rank that is stopped but alive is noticed by deadlines alone.
+ * go on. Between processes a heartbeat finds those that were stopped or cut off; a rank that runs but
+ * does not get on is noticed by deadlines alone.
  *
  * Threads: one handle belongs to one thread (its rank). A rank may send to itself.
  * Back ends: transport_local.c (ranks are threads of one process), transport_ucx.c (processes).
@@ -47,6 +48,9 @@ typedef enum bl_channel {
 
 /* How long a send waits on a full link when nobody said otherwise. */
 #define BL_TRANSPORT_DEADLINE_S 60.0
+
+/* Within what time a rank that was stopped, or cut off, is lost to the others. */
+#define BL_TRANSPORT_SILENCE_S 3.0
 
 typedef struct bl_message {
     int from;
@@ -124,9 +128,11 @@ typedef struct bl_ucx_options {
                                open; else rank 0 binds `rendezvous` itself */
     uint64_t job;           /* a number all ranks of a run agree on; others are turned away */
     double deadline_s;      /* for connecting, and then the transport's deadline; > 0 */
+    double silence_s; /* a rank unheard of for this long is lost (runtime/pulse.h); 0: never */
 } bl_ucx_options;
 
-#define BL_UCX_OPTIONS_INIT ((bl_ucx_options){0, 1, NULL, -1, 0, BL_TRANSPORT_DEADLINE_S})
+#define BL_UCX_OPTIONS_INIT \
+    ((bl_ucx_options){0, 1, NULL, -1, 0, BL_TRANSPORT_DEADLINE_S, BL_TRANSPORT_SILENCE_S})
 
 /* Meet the other ranks and connect to all of them; returns when every pair has spoken. */
 bl_status bl_transport_ucx_open(const bl_ucx_options *options, bl_transport **out, bl_error *err);

@@ -38,6 +38,7 @@ struct bl_transport {
     const bl_transport_ops *ops;
     int rank, n_ranks;
     double deadline_s;
+    double silence_s;                  /* after which an unheard peer is lost; 0: never */
     bl_mailroom *room;                 /* this rank's; owned by the back end */
     uint64_t self_sent[BL_N_CHANNELS]; /* number of the next message to itself */
     uint64_t sent_bytes[BL_N_CHANNELS], sent_messages[BL_N_CHANNELS];

@@ -123,6 +123,12 @@ static bl_status wait_for_room(bl_ucx_peer *peer, bl_channel channel, size_t wei
     }
 }
 
+static bl_status fail_stopped(const bl_ucx_peer *peer, size_t bytes, bl_error *err) {
+    return bl_fail(err, BL_ERR_TIMEOUT,
+                   "rank %d stopped in the middle of %zu bytes from rank %d for %g s", peer->rank,
+                   bytes, peer->owner->base.rank, peer->owner->base.deadline_s);
+}
+
 /* Send from the caller's buffer and wait until UCX needs it no more. Receives go on meanwhile, so
  * two ranks may do this to each other. */
 static bl_status post_and_wait(bl_ucx_peer *peer, const bl_ucx_head *head, const void *data,
@@ -137,9 +143,7 @@ static bl_status post_and_wait(bl_ucx_peer *peer, const bl_ucx_head *head, const
     while (!sent->is_done) {
         if (st == BL_OK && bl_now_s() >= until_s) {
             /* The buffer can only be had back by giving up the connection. */
-            st = bl_fail(err, BL_ERR_TIMEOUT,
-                         "rank %d stopped in the middle of %zu bytes from rank %d for %g s",
-                         peer->rank, bytes, ucx->base.rank, ucx->base.deadline_s);
+            st = fail_stopped(peer, bytes, err);
             bl_ucx_on_failure(peer, peer->endpoint, UCS_ERR_TIMED_OUT);
         }
         bl_ucx_sleep(ucx, st == BL_OK ? until_s : bl_now_s() + 1);
@@ -148,6 +152,43 @@ static bl_status post_and_wait(bl_ucx_peer *peer, const bl_ucx_head *head, const
         st = fail_gone(peer, err);
     free(sent);
     return st;
+}
+
+/* Offer the caller's buffer and wait until the peer has read it. *refused: it cannot, nothing was
+ * sent. */
+static bl_status offer_and_wait(bl_ucx_peer *peer, const bl_ucx_head *head, const void *data,
+                                double until_s, bool *refused, bl_error *err) {
+    bl_ucx *ucx = peer->owner;
+    const bl_ucx_offer offer = bl_ucx_near_offer(peer, data);
+    if (!post_copy(peer, head, &offer, sizeof offer))
+        return bl_fail(err, BL_ERR_NOMEM, "out of memory: sending %llu bytes",
+                       (unsigned long long)head->bytes);
+    while (peer->near.answer == BL_UCX_NEAR_OPEN && !is_gone(peer) && bl_now_s() < until_s)
+        bl_ucx_sleep(ucx, until_s);
+    bl_ucx_near_withdraw(peer);
+    *refused = peer->near.answer == BL_UCX_NEAR_IS_REFUSED;
+    if (*refused)
+        peer->near.is_usable = false;
+    if (peer->near.answer != BL_UCX_NEAR_OPEN)
+        return BL_OK;
+    if (is_gone(peer))
+        return fail_gone(peer, err);
+    bl_ucx_on_failure(peer, peer->endpoint, UCS_ERR_TIMED_OUT);
+    return fail_stopped(peer, (size_t)head->bytes, err);
+}
+
+/* A message too large to be copied aside. */
+static bl_status send_large(bl_ucx_peer *peer, bl_ucx_head head, const void *data, double until_s,
+                            bl_error *err) {
+    if (peer->near.is_usable) {
+        bool refused;
+        head.kind = BL_UCX_OFFER;
+        const bl_status st = offer_and_wait(peer, &head, data, until_s, &refused, err);
+        if (st < 0 || !refused)
+            return st;
+        head.kind = BL_UCX_DATA;
+    }
+    return post_and_wait(peer, &head, data, (size_t)head.bytes, until_s, err);
 }
 
 static bl_status ucx_send(bl_transport *transport, int rank, bl_channel channel, uint64_t mark,
@@ -169,7 +210,7 @@ static bl_status ucx_send(bl_transport *transport, int rank, bl_channel channel,
     peer->link[channel].sent_number++;
     peer->link[channel].sent_weight += weight;
     if (bytes > COPY_BYTES)
-        return post_and_wait(peer, &head, data, bytes, until_s, err);
+        return send_large(peer, head, data, until_s, err);
     if (!post_copy(peer, &head, data, bytes)) {
         peer->link[channel].sent_number--;
         peer->link[channel].sent_weight -= weight;
@@ -253,6 +294,25 @@ static ucs_status_t on_data(bl_ucx_peer *peer, const bl_ucx_head *head, void *da
     return UCS_OK;
 }
 
+void bl_ucx_deliver(bl_ucx_peer *peer, bl_envelope *envelope, int channel) {
+    if (bl_mailbox_put(bl_mailroom_box(&peer->owner->room, (bl_channel)channel, peer->rank),
+                       envelope)) {
+        note_arrival(peer, envelope, channel);
+        return;
+    }
+    bl_envelope_free(envelope); /* a number twice: not a peer we can follow */
+    bl_ucx_on_failure(peer, peer->endpoint, UCS_ERR_INVALID_PARAM);
+}
+
+static void on_offer(bl_ucx_peer *peer, const bl_ucx_head *head, const void *data, size_t bytes) {
+    bl_ucx_offer offer;
+    if (bytes != sizeof offer)
+        return;
+    memcpy(&offer, data, bytes);
+    if (!bl_ucx_near_note(peer, head, &offer))
+        peer->owner->out_of_memory = true;
+}
+
 static void on_bye(bl_ucx_peer *peer, const void *data, size_t bytes) {
     if (bytes != sizeof peer->bye_counts)
         return;
@@ -278,6 +338,15 @@ ucs_status_t bl_ucx_on_message(void *arg, const void *head_data, size_t head_byt
         break;
     case BL_UCX_DATA:
         return bytes == head.bytes ? on_data(peer, &head, data, param) : UCS_OK;
+    case BL_UCX_OFFER:
+        on_offer(peer, &head, data, bytes);
+        break;
+    case BL_UCX_NEAR_DONE:
+        peer->near.answer = BL_UCX_NEAR_IS_DONE;
+        break;
+    case BL_UCX_NEAR_REFUSED:
+        peer->near.answer = BL_UCX_NEAR_IS_REFUSED;
+        break;
     case BL_UCX_TAKEN:
         if (head.number > peer->link[head.channel].taken_weight)
             peer->link[head.channel].taken_weight = head.number;
@@ -339,8 +408,20 @@ static void settle_bye(bl_ucx_peer *peer) {
         peer->owner->room.peers[peer->rank] = BL_PEER_CLOSED;
 }
 
+/* Peers of whom nothing was heard any more. */
+static void bury_silent(bl_ucx *ucx) {
+    for (int rank = 0; rank < ucx->base.n_ranks; rank++) {
+        bl_ucx_peer *peer = &ucx->peers[rank];
+        if (!bl_pulse_is_silent(ucx->pulse, rank) || is_gone(peer))
+            continue;
+        ucx->room.peers[rank] = BL_PEER_SILENT;
+        bl_ucx_on_failure(peer, peer->endpoint, UCS_ERR_TIMED_OUT);
+    }
+}
+
 static void settle(bl_ucx *ucx) {
     ucx->unsettled = false;
+    bl_ucx_near_fetch_all(ucx);
     for (int rank = 0; rank < ucx->base.n_ranks; rank++) {
         bl_ucx_peer *peer = &ucx->peers[rank];
         if (peer->request != NULL && bl_ucx_accept(peer, NULL) < 0)
@@ -353,6 +434,8 @@ static void settle(bl_ucx *ucx) {
 }
 
 void bl_ucx_progress(bl_ucx *ucx) {
+    if (ucx->pulse != NULL && bl_pulse_read_news(ucx->pulse))
+        bury_silent(ucx);
     do {
         while (ucp_worker_progress(ucx->worker) != 0)
             ;
@@ -380,8 +463,10 @@ void bl_ucx_sleep(bl_ucx *ucx, double until_s) {
     if (left_ms <= 0)
         return;
     if (ucp_worker_arm(ucx->worker) == UCS_OK) {
-        struct pollfd polled = {ucx->event_fd, POLLIN, 0};
-        poll(&polled, 1, left_ms < NAP_MS ? (int)left_ms + 1 : NAP_MS);
+        struct pollfd polled[2] = {{ucx->event_fd, POLLIN, 0}, {-1, POLLIN, 0}};
+        if (ucx->pulse != NULL)
+            polled[1].fd = bl_pulse_fd(ucx->pulse);
+        poll(polled, 2, left_ms < NAP_MS ? (int)left_ms + 1 : NAP_MS);
     }
     bl_ucx_progress(ucx);
 }
@@ -469,6 +554,7 @@ static void ucx_close(bl_transport *transport, bool orderly) {
 void bl_ucx_destroy(bl_ucx *ucx) {
     const double until_s = bl_now_s() + DESTROY_S;
     ucx->is_closing = true;
+    bl_ucx_near_drop_all(ucx);
     for (int rank = 0; ucx->peers != NULL && rank < ucx->base.n_ranks; rank++) {
         if (ucx->peers[rank].request != NULL)
             ucp_listener_reject(ucx->listener, ucx->peers[rank].request);
@@ -483,6 +569,7 @@ void bl_ucx_destroy(bl_ucx *ucx) {
         ucp_worker_destroy(ucx->worker);
     if (ucx->context != NULL)
         ucp_cleanup(ucx->context);
+    bl_pulse_close(ucx->pulse);
     bl_mailroom_free(&ucx->room);
     free(ucx->peers);
     free(ucx);

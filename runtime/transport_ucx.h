@@ -1,6 +1,6 @@
 /*
- * transport_ucx.h: what the two halves of the UCX back end share: opening (transport_ucx_open.c) and
- * the life of an open connection (transport_ucx.c).
+ * transport_ucx.h: what the parts of the UCX back end share: opening (transport_ucx_open.c), the life of
+ * an open connection (transport_ucx.c) and large messages inside one host (transport_ucx_near.c).
  *
  * Every pair of ranks has one UCX endpoint in peer-error mode; all that is said goes as active
  * messages of one id with the head below. UCX may deliver a small message before a large one that
@@ -8,6 +8,8 @@
  *
  *     HELLO     the first thing each side of a new connection says
  *     DATA      a message of a channel
+ *     OFFER     a large message of a channel, to be read out of the sender's memory
+ *     NEAR_DONE, NEAR_REFUSED   it was read; it cannot be
  *     TAKEN     how much weight of a channel the receiver has given out so far: room on the link
  *     BYE       the last thing a closing rank says, with how many messages it sent per channel
  *     BYE_TAKEN all of them have arrived: the closing rank may go
@@ -17,8 +19,11 @@
 #ifndef BL_RUNTIME_TRANSPORT_UCX_H
 #define BL_RUNTIME_TRANSPORT_UCX_H
 
+#include "runtime/pulse.h"
 #include "runtime/transport_ops.h"
 
+#include <stdatomic.h>
+#include <sys/types.h>
 #include <ucp/api/ucp.h>
 
 #define BL_UCX_MESSAGE_ID 7u
@@ -26,6 +31,9 @@
 typedef enum bl_ucx_kind {
     BL_UCX_HELLO,
     BL_UCX_DATA,
+    BL_UCX_OFFER,
+    BL_UCX_NEAR_DONE,
+    BL_UCX_NEAR_REFUSED,
     BL_UCX_TAKEN,
     BL_UCX_BYE,
     BL_UCX_BYE_TAKEN,
@@ -33,12 +41,24 @@ typedef enum bl_ucx_kind {
 } bl_ucx_kind;
 
 typedef struct bl_ucx_head {
-    uint16_t kind, channel; /* channel: of DATA and TAKEN */
+    uint16_t kind, channel; /* channel: of DATA, OFFER, its answers, and TAKEN */
     int32_t from;
-    uint64_t number; /* DATA: of the message on its link; TAKEN: weight given out so far */
+    uint64_t number; /* TAKEN: weight given out so far; others: of the message on its link */
     uint64_t mark;
     uint64_t bytes;
 } bl_ucx_head;
+
+/* Where the bytes of an OFFER are, in the sender's memory, and the stamp that says they are still what
+ * was offered. */
+typedef struct bl_ucx_offer {
+    uint64_t data, stamp_at, stamp;
+} bl_ucx_offer;
+
+typedef enum bl_ucx_near_answer {
+    BL_UCX_NEAR_OPEN,
+    BL_UCX_NEAR_IS_DONE,
+    BL_UCX_NEAR_IS_REFUSED
+} bl_ucx_near_answer;
 
 /* One peer's side of the links with it. */
 typedef struct bl_ucx_peer {
@@ -52,11 +72,26 @@ typedef struct bl_ucx_peer {
     bool bye_taken;             /* it has all we sent */
     uint64_t bye_counts[BL_N_CHANNELS]; /* messages it announced in its BYE */
     struct {
+        bool is_usable; /* it runs on this host, and nothing has been refused so far */
+        pid_t pid;
+        _Atomic uint64_t stamp; /* of the offer that stands, read by the peer; 0: none */
+        uint64_t last_stamp;
+        bl_ucx_near_answer answer; /* to that offer */
+    } near;
+    struct {
         uint64_t sent_number, sent_weight, taken_weight; /* what we sent, what it has given out */
         uint64_t arrived;                                /* complete messages from it */
         uint64_t given_weight, told_weight; /* what we gave out of its, and have told it */
     } link[BL_N_CHANNELS];
 } bl_ucx_peer;
+
+/* An offer that was heard, to be fetched by settle(). */
+typedef struct bl_ucx_fetch {
+    struct bl_ucx_fetch *next;
+    bl_ucx_peer *peer;
+    bl_ucx_head head;
+    bl_ucx_offer offer;
+} bl_ucx_fetch;
 
 typedef struct bl_ucx {
     bl_transport base;
@@ -67,10 +102,12 @@ typedef struct bl_ucx {
     int event_fd;       /* of the worker: readable when there is something to do */
     bl_ucx_peer *peers; /* [n_ranks]; the own one is unused */
     uint64_t job;
-    bool unsettled;     /* callbacks left something to do */
-    bool out_of_memory; /* a message could not be stored */
-    bool is_closing;    /* nobody is let in any more */
-    int n_in_flight;    /* requests whose callbacks are still to come */
+    bl_pulse *pulse;                     /* NULL without a heartbeat */
+    bl_ucx_fetch *fetches, **last_fetch; /* in the order heard */
+    bool unsettled;                      /* callbacks left something to do */
+    bool out_of_memory;                  /* a message could not be stored */
+    bool is_closing;                     /* nobody is let in any more */
+    int n_in_flight;                     /* requests whose callbacks are still to come */
 } bl_ucx;
 
 static inline bl_ucx *bl_ucx_of(bl_transport *transport) {
@@ -97,6 +134,17 @@ void bl_ucx_sleep(bl_ucx *ucx, double until_s);
 
 /* Queue a message without payload. */
 void bl_ucx_say(bl_ucx_peer *peer, bl_ucx_kind kind, bl_channel channel, uint64_t number);
+
+/* A complete message from a peer goes into its mailbox. */
+void bl_ucx_deliver(bl_ucx_peer *peer, bl_envelope *envelope, int channel);
+
+/* Inside one host (transport_ucx_near.c): make an offer of `data`, which stands until it is answered or
+ * withdrawn; hear one (false: no memory); and fetch what has been offered, outside UCX's callbacks. */
+bl_ucx_offer bl_ucx_near_offer(bl_ucx_peer *peer, const void *data);
+void bl_ucx_near_withdraw(bl_ucx_peer *peer);
+bool bl_ucx_near_note(bl_ucx_peer *peer, const bl_ucx_head *head, const bl_ucx_offer *offer);
+void bl_ucx_near_fetch_all(bl_ucx *ucx);
+void bl_ucx_near_drop_all(bl_ucx *ucx);
 
 /* Force all endpoints shut, wait for what is in flight to be called back, free everything. Takes a
  * half-built handle. */

@@ -168,10 +168,10 @@ static bl_status connect_to(bl_ucx_peer *peer, const struct sockaddr_storage *ad
 }
 
 /* Every rank knocks at all lower ones, then waits until all have spoken. */
-static bl_status connect_all(bl_ucx *ucx, const struct sockaddr_storage *addresses, double until_s,
+static bl_status connect_all(bl_ucx *ucx, const bl_peer_card *cards, double until_s,
                              bl_error *err) {
     for (int rank = 0; rank < ucx->base.rank; rank++)
-        BL_TRY(connect_to(&ucx->peers[rank], &addresses[rank], err));
+        BL_TRY(connect_to(&ucx->peers[rank], &cards[rank].address, err));
     for (int rank = 0; rank < ucx->base.n_ranks; rank++) {
         while (rank != ucx->base.rank && !ucx->peers[rank].has_spoken) {
             if (ucx->room.peers[rank] != BL_PEER_LIVE)
@@ -187,15 +187,40 @@ static bl_status connect_all(bl_ucx *ucx, const struct sockaddr_storage *address
 
 /* ---- open ----------------------------------------------------------------------------------- */
 
+/* Which peers' memory can be read, and where their heartbeats go. */
+static bl_status use_cards(bl_ucx *ucx, const bl_peer_card *cards, bl_error *err) {
+    const bl_peer_card *mine = &cards[ucx->base.rank];
+    struct sockaddr_storage *pulses;
+    for (int rank = 0; rank < ucx->base.n_ranks; rank++) {
+        ucx->peers[rank].near.pid = cards[rank].pid;
+        ucx->peers[rank].near.is_usable = mine->host != 0 && cards[rank].host == mine->host;
+    }
+    if (ucx->pulse == NULL)
+        return BL_OK;
+    BL_TRY(BL_CALLOC(pulses, ucx->base.n_ranks, err));
+    for (int rank = 0; rank < ucx->base.n_ranks; rank++) {
+        pulses[rank] = cards[rank].address;
+        bl_address_set_port(&pulses[rank], cards[rank].pulse_port);
+    }
+    const bl_status st = bl_pulse_start(ucx->pulse, pulses, err);
+    free(pulses);
+    return st;
+}
+
 static bl_status meet_and_connect(bl_ucx *ucx, bl_rendezvous *meeting, bl_error *err) {
-    struct sockaddr_storage *addresses;
-    uint16_t port = 0;
+    bl_peer_card *cards;
+    uint16_t port = 0, pulse_port = 0;
     BL_TRY(open_listener(ucx, meeting, &port, err));
-    BL_TRY(BL_CALLOC(addresses, ucx->base.n_ranks, err));
-    bl_status st = bl_rendezvous_exchange(meeting, port, addresses, err);
+    if (ucx->base.silence_s > 0)
+        BL_TRY(bl_pulse_open(ucx->base.rank, ucx->base.n_ranks, ucx->job, ucx->base.silence_s,
+                             &meeting->local, &ucx->pulse, &pulse_port, err));
+    BL_TRY(BL_CALLOC(cards, ucx->base.n_ranks, err));
+    bl_status st = bl_rendezvous_exchange(meeting, port, pulse_port, cards, err);
     if (st == BL_OK)
-        st = connect_all(ucx, addresses, meeting->until_s, err);
-    free(addresses);
+        st = use_cards(ucx, cards, err);
+    if (st == BL_OK)
+        st = connect_all(ucx, cards, meeting->until_s, err);
+    free(cards);
     return st;
 }
 
@@ -218,16 +243,19 @@ static bl_status start(bl_ucx *ucx, const bl_ucx_options *options, bl_error *err
 
 bl_status bl_transport_ucx_open(const bl_ucx_options *options, bl_transport **out, bl_error *err) {
     if (options->n_ranks < 1 || options->rank < 0 || options->rank >= options->n_ranks ||
-        !(options->deadline_s > 0))
-        return bl_fail(err, BL_ERR_USAGE, "rank %d of %d with a deadline of %g s cannot be",
-                       options->rank, options->n_ranks, options->deadline_s);
+        !(options->deadline_s > 0) || !(options->silence_s >= 0))
+        return bl_fail(err, BL_ERR_USAGE,
+                       "rank %d of %d with a deadline of %g s, lost after %g s, cannot be",
+                       options->rank, options->n_ranks, options->deadline_s, options->silence_s);
     bl_ucx *ucx;
     BL_TRY(BL_CALLOC(ucx, 1, err));
     ucx->base.ops = &bl_ucx_ops;
     ucx->base.rank = options->rank;
     ucx->base.n_ranks = options->n_ranks;
     ucx->base.deadline_s = options->deadline_s;
+    ucx->base.silence_s = options->silence_s;
     ucx->job = options->job;
+    ucx->last_fetch = &ucx->fetches;
     const bl_status st = start(ucx, options, err);
     if (st < 0) {
         bl_ucx_destroy(ucx);

@@ -22,7 +22,7 @@ typedef struct visitor {
     bl_status status;
     atomic_bool is_done;
     bl_error err;
-    struct sockaddr_storage addresses[8];
+    bl_peer_card cards[8];
 } visitor;
 
 static void *visit(void *arg) {
@@ -33,7 +33,8 @@ static void *visit(void *arg) {
               NULL);
     v->status = bl_rendezvous_open(&v->options, &meeting, &v->err);
     if (v->status == BL_OK) {
-        v->status = bl_rendezvous_exchange(&meeting, v->port, v->addresses, &v->err);
+        v->status = bl_rendezvous_exchange(&meeting, v->port, (uint16_t)(v->port + 1000), v->cards,
+                                           &v->err);
         bl_rendezvous_close(&meeting);
     }
     v->is_done = true;
@@ -49,7 +50,7 @@ static void finish(visitor *v) {
 }
 
 static visitor visitor_of(int rank, int n_ranks, const char *where, double deadline_s) {
-    return (visitor){.options = {rank, n_ranks, where, -1, 77, deadline_s},
+    return (visitor){.options = {rank, n_ranks, where, -1, 77, deadline_s, 0},
                      .port = (uint16_t)(5000 + rank)};
 }
 
@@ -77,11 +78,14 @@ static int connect_to(const char *where) {
 
 static void assert_knows_all(const visitor *v) {
     for (int rank = 0; rank < v->options.n_ranks; rank++) {
+        const bl_peer_card *card = &v->cards[rank];
+        assert_int_equal(bl_address_port(&card->address), 5000 + rank);
+        assert_int_equal(card->pulse_port, 6000 + rank);
+        assert_int_equal(card->pid, getpid());
+        assert_true(card->host == bl_host_identity() && card->host != 0);
         if (rank == v->options.rank)
             continue;
-        if (rank == 0 || v->options.rank != 0) /* rank 0 overwrites its own entry for each */
-            assert_int_equal(bl_address_port(&v->addresses[rank]), 5000 + rank);
-        const struct sockaddr_in *address = (const struct sockaddr_in *)&v->addresses[rank];
+        const struct sockaddr_in *address = (const struct sockaddr_in *)&card->address;
         assert_int_equal(address->sin_family, AF_INET);
         assert_int_equal(address->sin_addr.s_addr, htonl(INADDR_LOOPBACK));
     }
@@ -155,7 +159,7 @@ static void test_rank_0_that_never_comes(void **state) {
     bl_error err;
     char where[64];
     close(listen_somewhere(where, sizeof where));
-    const bl_ucx_options options = {1, 2, where, -1, 77, 0.1};
+    const bl_ucx_options options = {1, 2, where, -1, 77, 0.1, 0};
     bl_rendezvous meeting;
     assert_fails(bl_rendezvous_open(&options, &meeting, &err), BL_ERR_TIMEOUT,
                  "could not reach rank 0 at 127.0.0.1:");
@@ -225,11 +229,11 @@ static void test_malformed_meeting_points(void **state) {
                                  "127.0.0.1:65536",
                                  "127.0.0.1:-1"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        const bl_ucx_options options = {0, 2, wrong[i], -1, 0, 1};
+        const bl_ucx_options options = {0, 2, wrong[i], -1, 0, 1, 0};
         bl_rendezvous meeting;
         assert_true(bl_rendezvous_open(&options, &meeting, &err) < 0);
     }
-    const bl_ucx_options options = {0, 2, "host", -1, 0, 1};
+    const bl_ucx_options options = {0, 2, "host", -1, 0, 1, 0};
     bl_rendezvous meeting;
     assert_fails(bl_rendezvous_open(&options, &meeting, &err), BL_ERR_USAGE, "is not HOST:PORT");
 }
