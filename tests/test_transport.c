@@ -7,6 +7,7 @@
 #include "core/progress.h"
 #include "core/rng.h"
 #include "tests/support/support.h"
+#include "tests/support/transport_body.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -15,82 +16,10 @@
 #include <string.h>
 #include <time.h>
 
-#define WAIT_S 60.0 /* for what must come; generous, because machines stall */
-#define MIB ((size_t)1 << 20)
-
 /* What a body returns to die on the spot, without a word to its peers. */
 #define DIE BL_ERR_ABORTED
 
-#define REQUIRE(condition)                                                                     \
-    do {                                                                                       \
-        if (!(condition))                                                                      \
-            return bl_fail(err, BL_ERR_INTERNAL, "%s:%d: %s", __FILE__, __LINE__, #condition); \
-    } while (0)
-
-/* The call must fail with `code` and a message that holds `part`. */
-#define REQUIRE_FAILS(call, code, part)                                                        \
-    do {                                                                                       \
-        bl_error seen = BL_ERROR_INIT;                                                         \
-        const bl_status st_ = (call);                                                          \
-        if (st_ != (code) || strstr(seen.text, (part)) == NULL)                                \
-            return bl_fail(err, BL_ERR_INTERNAL, "%s:%d: %s: got %s (%s)", __FILE__, __LINE__, \
-                           #call, bl_status_name(st_), seen.text);                             \
-    } while (0)
-
 typedef bl_status body_fn(bl_transport *t, bl_error *err);
-
-/* ---- helpers for bodies -------------------------------------------------------------------- */
-
-/* Content that depends on sender, mark and size, written and checked by hash. */
-static unsigned char *content(int from, uint64_t mark, size_t bytes) {
-    unsigned char *data = malloc(bytes > 0 ? bytes : 1);
-    uint64_t word = ((uint64_t)(unsigned)from << 56) ^ (mark << 20) ^ bytes;
-    for (size_t at = 0; at < bytes; at += sizeof word) {
-        const size_t n = bytes - at < sizeof word ? bytes - at : sizeof word;
-        word = word * UINT64_C(6364136223846793005) + 1442695040888963407U;
-        memcpy(data + at, &word, n);
-    }
-    return data;
-}
-
-static bl_status send_content(bl_transport *t, int peer, bl_channel channel, uint64_t mark,
-                              size_t bytes, bl_error *err) {
-    unsigned char *data = content(bl_transport_rank(t), mark, bytes);
-    const bl_status st = bl_transport_send(t, peer, channel, mark, data, bytes, err);
-    memset(data, 0xee, bytes); /* the buffer is ours again */
-    free(data);
-    return st;
-}
-
-static bl_status check_content(const bl_message *message, int from, uint64_t mark, size_t bytes,
-                               bl_error *err) {
-    REQUIRE(message->from == from && message->mark == mark);
-    REQUIRE(message->bytes == bytes);
-    REQUIRE(message->data != NULL && (uintptr_t)message->data % 64 == 0);
-    unsigned char *expected = content(from, mark, bytes);
-    const bool same = memcmp(expected, message->data, bytes) == 0;
-    free(expected);
-    REQUIRE(same);
-    return BL_OK;
-}
-
-static bl_status receive_content(bl_transport *t, int peer, bl_channel channel, uint64_t mark,
-                                 size_t bytes, bl_error *err) {
-    bl_message message;
-    BL_TRY(bl_transport_receive(t, peer, channel, mark, WAIT_S, &message, err));
-    const bl_status st = check_content(&message, peer, mark, bytes, err);
-    bl_message_free(&message);
-    return st;
-}
-
-/* All ranks have come this far. */
-static bl_status meet(bl_transport *t, uint64_t mark, bl_error *err) {
-    for (int peer = 0; peer < bl_transport_n_ranks(t); peer++)
-        BL_TRY(bl_transport_send(t, peer, BL_CHANNEL_CONTROL, mark, NULL, 0, err));
-    for (int peer = 0; peer < bl_transport_n_ranks(t); peer++)
-        BL_TRY(receive_content(t, peer, BL_CHANNEL_CONTROL, mark, 0, err));
-    return BL_OK;
-}
 
 /* ---- cases --------------------------------------------------------------------------------- */
 
@@ -100,37 +29,37 @@ static bl_status body_order(bl_transport *t, bl_error *err) {
     for (uint64_t mark = 0; mark < N; mark++)
         for (int peer = 0; peer < n_ranks; peer++)
             for (int channel = 0; channel < BL_N_CHANNELS; channel++)
-                BL_TRY(send_content(t, peer, (bl_channel)channel, mark, mark % 97, err));
+                BL_TRY(bl_test_send(t, peer, (bl_channel)channel, mark, mark % 97, err));
     for (int channel = BL_N_CHANNELS - 1; channel >= 0; channel--)
         for (int peer = n_ranks - 1; peer >= 0; peer--)
             for (uint64_t mark = 0; mark < N; mark++)
-                BL_TRY(receive_content(t, peer, (bl_channel)channel, mark, mark % 97, err));
+                BL_TRY(bl_test_receive(t, peer, (bl_channel)channel, mark, mark % 97, err));
     return BL_OK;
 }
 
 static bl_status body_marks(bl_transport *t, bl_error *err) {
     if (bl_transport_rank(t) == 0) {
-        BL_TRY(send_content(t, 1, BL_CHANNEL_STEP, 7, 10, err));
-        BL_TRY(send_content(t, 1, BL_CHANNEL_STEP, UINT64_MAX, 10, err));
+        BL_TRY(bl_test_send(t, 1, BL_CHANNEL_STEP, 7, 10, err));
+        BL_TRY(bl_test_send(t, 1, BL_CHANNEL_STEP, UINT64_MAX, 10, err));
         return BL_OK;
     }
     bl_message message = {0};
     REQUIRE_FAILS(bl_transport_receive(t, 0, BL_CHANNEL_STEP, 8, WAIT_S, &message, &seen),
                   BL_ERR_STATE, "expected message 8 of rank 0 on channel step and got 7");
     REQUIRE(message.data == NULL);
-    BL_TRY(receive_content(t, 0, BL_CHANNEL_STEP, 7, 10, err)); /* it stayed */
-    return receive_content(t, 0, BL_CHANNEL_STEP, UINT64_MAX, 10, err);
+    BL_TRY(bl_test_receive(t, 0, BL_CHANNEL_STEP, 7, 10, err)); /* it stayed */
+    return bl_test_receive(t, 0, BL_CHANNEL_STEP, UINT64_MAX, 10, err);
 }
 
 static bl_status body_channels(bl_transport *t, bl_error *err) {
     if (bl_transport_rank(t) == 0) {
-        BL_TRY(send_content(t, 1, BL_CHANNEL_MOVE, 1, 3 * MIB, err));
-        BL_TRY(send_content(t, 1, BL_CHANNEL_CONTROL, 2, 20, err));
-        return send_content(t, 1, BL_CHANNEL_STEP, 3, 30, err);
+        BL_TRY(bl_test_send(t, 1, BL_CHANNEL_MOVE, 1, 3 * MIB, err));
+        BL_TRY(bl_test_send(t, 1, BL_CHANNEL_CONTROL, 2, 20, err));
+        return bl_test_send(t, 1, BL_CHANNEL_STEP, 3, 30, err);
     }
-    BL_TRY(receive_content(t, 0, BL_CHANNEL_STEP, 3, 30, err));
-    BL_TRY(receive_content(t, 0, BL_CHANNEL_CONTROL, 2, 20, err));
-    return receive_content(t, 0, BL_CHANNEL_MOVE, 1, 3 * MIB, err);
+    BL_TRY(bl_test_receive(t, 0, BL_CHANNEL_STEP, 3, 30, err));
+    BL_TRY(bl_test_receive(t, 0, BL_CHANNEL_CONTROL, 2, 20, err));
+    return bl_test_receive(t, 0, BL_CHANNEL_MOVE, 1, 3 * MIB, err);
 }
 
 /* Both ranks send to each other at once, and to themselves. */
@@ -139,9 +68,9 @@ static bl_status body_sizes(bl_transport *t, bl_error *err) {
                                    65536, 65537, MIB - 1, MIB + 3, 8191, 0,    20000003U, 64 * MIB};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         for (int peer = 0; peer < 2; peer++)
-            BL_TRY(send_content(t, peer, BL_CHANNEL_MOVE, i, sizes[i], err));
+            BL_TRY(bl_test_send(t, peer, BL_CHANNEL_MOVE, i, sizes[i], err));
         for (int peer = 0; peer < 2; peer++)
-            BL_TRY(receive_content(t, peer, BL_CHANNEL_MOVE, i, sizes[i], err));
+            BL_TRY(bl_test_receive(t, peer, BL_CHANNEL_MOVE, i, sizes[i], err));
     }
     return BL_OK;
 }
@@ -150,9 +79,9 @@ static bl_status body_sizes(bl_transport *t, bl_error *err) {
 static bl_status body_self(bl_transport *t, bl_error *err) {
     const int rank = bl_transport_rank(t);
     for (uint64_t mark = 0; mark < 3; mark++)
-        BL_TRY(send_content(t, rank, BL_CHANNEL_STEP, mark, 2 * BL_LINK_BYTES / 3, err));
+        BL_TRY(bl_test_send(t, rank, BL_CHANNEL_STEP, mark, 2 * BL_LINK_BYTES / 3, err));
     for (uint64_t mark = 0; mark < 3; mark++)
-        BL_TRY(receive_content(t, rank, BL_CHANNEL_STEP, mark, 2 * BL_LINK_BYTES / 3, err));
+        BL_TRY(bl_test_receive(t, rank, BL_CHANNEL_STEP, mark, 2 * BL_LINK_BYTES / 3, err));
     REQUIRE(bl_transport_sent_bytes(t, -1) == 0);
     REQUIRE(bl_transport_sent_messages(t, -1) == 0);
     return BL_OK;
@@ -163,8 +92,8 @@ static bl_status body_many_to_one(bl_transport *t, bl_error *err) {
     const int n_ranks = bl_transport_n_ranks(t);
     if (bl_transport_rank(t) != 0) {
         for (uint64_t mark = 0; mark < N; mark++)
-            BL_TRY(send_content(t, 0, BL_CHANNEL_MOVE, mark, (mark * 37) % 5000, err));
-        return meet(t, N, err);
+            BL_TRY(bl_test_send(t, 0, BL_CHANNEL_MOVE, mark, (mark * 37) % 5000, err));
+        return bl_test_meet(t, N, err);
     }
     uint64_t next[8] = {0};
     bl_message message;
@@ -173,20 +102,20 @@ static bl_status body_many_to_one(bl_transport *t, bl_error *err) {
         BL_TRY(bl_transport_await(t, BL_CHANNEL_MOVE, WAIT_S, &message, &got, err));
         REQUIRE(got && message.from > 0 && message.from < n_ranks);
         const uint64_t mark = next[message.from]++;
-        const bl_status st = check_content(&message, message.from, mark, (mark * 37) % 5000, err);
+        const bl_status st = bl_test_check(&message, message.from, mark, (mark * 37) % 5000, err);
         bl_message_free(&message);
         BL_TRY(st);
     }
     BL_TRY(bl_transport_poll(t, BL_CHANNEL_STEP, &message, &got, err));
     REQUIRE(!got);
-    return meet(t, N, err);
+    return bl_test_meet(t, N, err);
 }
 
 /* When all have sent, a poll takes from one peer after the other. */
 static bl_status body_poll_takes_turns(bl_transport *t, bl_error *err) {
     for (uint64_t mark = 0; mark < 4; mark++)
-        BL_TRY(send_content(t, 0, BL_CHANNEL_MOVE, mark, 8, err));
-    BL_TRY(meet(t, 0, err));
+        BL_TRY(bl_test_send(t, 0, BL_CHANNEL_MOVE, mark, 8, err));
+    BL_TRY(bl_test_meet(t, 0, err));
     for (int n = 0; bl_transport_rank(t) == 0 && n < 4 * bl_transport_n_ranks(t); n++) {
         bl_message message;
         bool got;
@@ -194,7 +123,7 @@ static bl_status body_poll_takes_turns(bl_transport *t, bl_error *err) {
         REQUIRE(got && message.from == n % bl_transport_n_ranks(t));
         bl_message_free(&message);
     }
-    return meet(t, 1, err);
+    return bl_test_meet(t, 1, err);
 }
 
 static size_t size_in_round(uint64_t round, int from, int to) {
@@ -219,14 +148,14 @@ static bl_status one_alltoallv(bl_exchange *exchange, uint64_t round, bl_error *
     bl_message incoming[8];
     for (int peer = 0; peer < n_ranks; peer++) {
         outgoing[peer].bytes = size_in_round(round, rank, peer);
-        outgoing[peer].data = content(rank, round, outgoing[peer].bytes);
+        outgoing[peer].data = bl_test_content(rank, round, outgoing[peer].bytes);
     }
     bl_status st = bl_exchange_alltoallv(exchange, outgoing, incoming, err);
     for (int peer = 0; peer < n_ranks; peer++) {
         free((void *)(uintptr_t)outgoing[peer].data);
         if (st == BL_OK) {
             incoming[peer].mark = round;
-            st = check_content(&incoming[peer], peer, round, size_in_round(round, peer, rank), err);
+            st = bl_test_check(&incoming[peer], peer, round, size_in_round(round, peer, rank), err);
         }
     }
     bl_exchange_release(incoming, n_ranks);
@@ -257,7 +186,7 @@ static bl_status body_exchange_out_of_step(bl_transport *t, bl_error *err) {
     uint64_t all[2][2] = {{0}};
     REQUIRE_FAILS(bl_exchange_allgather(&exchange, all, rank == 0 ? 8 : 16, all, &seen),
                   BL_ERR_SHAPE, rank == 0 ? "of 8 bytes and rank 1 sent 16" : "rank 0 sent 8");
-    BL_TRY(meet(t, 0, err));
+    BL_TRY(bl_test_meet(t, 0, err));
     bl_message incoming[2];
     const bl_outgoing outgoing[2] = {{NULL, 0}, {NULL, 0}};
     if (rank == 0)
@@ -266,13 +195,13 @@ static bl_status body_exchange_out_of_step(bl_transport *t, bl_error *err) {
     else
         REQUIRE_FAILS(bl_exchange_alltoallv(&exchange, outgoing, incoming, &seen), BL_ERR_STATE,
                       "out of step");
-    return meet(t, 1, err);
+    return bl_test_meet(t, 1, err);
 }
 
 static bl_status body_deadline(bl_transport *t, bl_error *err) {
     if (bl_transport_rank(t) == 0) {
-        BL_TRY(receive_content(t, 1, BL_CHANNEL_CONTROL, 1, 5, err)); /* only now send */
-        return send_content(t, 1, BL_CHANNEL_MOVE, 9, 100, err);
+        BL_TRY(bl_test_receive(t, 1, BL_CHANNEL_CONTROL, 1, 5, err)); /* only now send */
+        return bl_test_send(t, 1, BL_CHANNEL_MOVE, 9, 100, err);
     }
     bl_message message = {0};
     const double start_s = bl_now_s();
@@ -286,13 +215,13 @@ static bl_status body_deadline(bl_transport *t, bl_error *err) {
     bool got = true;
     BL_TRY(bl_transport_await(t, BL_CHANNEL_MOVE, 0.05, &message, &got, err));
     REQUIRE(!got && bl_now_s() - start_s >= 0.15);
-    BL_TRY(send_content(t, 0, BL_CHANNEL_CONTROL, 1, 5, err));
-    return receive_content(t, 0, BL_CHANNEL_MOVE, 9, 100, err);
+    BL_TRY(bl_test_send(t, 0, BL_CHANNEL_CONTROL, 1, 5, err));
+    return bl_test_receive(t, 0, BL_CHANNEL_MOVE, 9, 100, err);
 }
 
 /* A rank that waits sleeps: its thread uses next to no processor time. */
 static bl_status body_sleep(bl_transport *t, bl_error *err) {
-    BL_TRY(meet(t, 0, err));
+    BL_TRY(bl_test_meet(t, 0, err));
     if (bl_transport_rank(t) == 0) {
         struct timespec before, after;
         bl_message message;
@@ -303,9 +232,9 @@ static bl_status body_sleep(bl_transport *t, bl_error *err) {
         const double used_s = (double)(after.tv_sec - before.tv_sec) +
                               (double)(after.tv_nsec - before.tv_nsec) * 1e-9;
         REQUIRE(used_s < 0.1);
-        return send_content(t, 1, BL_CHANNEL_STEP, 1, 8, err);
+        return bl_test_send(t, 1, BL_CHANNEL_STEP, 1, 8, err);
     }
-    return receive_content(t, 0, BL_CHANNEL_STEP, 1, 8, err);
+    return bl_test_receive(t, 0, BL_CHANNEL_STEP, 1, 8, err);
 }
 
 /* A link takes what it holds, then holds its sender back, and only that link. */
@@ -318,14 +247,14 @@ static bl_status body_full_link(bl_transport *t, bl_error *err) {
         memcpy(&n, message.data, sizeof n);
         bl_message_free(&message);
         for (uint64_t mark = 0; mark <= n; mark++)
-            BL_TRY(receive_content(t, 0, BL_CHANNEL_MOVE, mark, bytes, err));
+            BL_TRY(bl_test_receive(t, 0, BL_CHANNEL_MOVE, mark, bytes, err));
         return BL_OK;
     }
     bl_transport_set_deadline(t, 0.3);
     uint64_t n = 0;
     for (;; n++) {
         bl_error seen = BL_ERROR_INIT;
-        const bl_status st = send_content(t, 1, BL_CHANNEL_MOVE, n, bytes, &seen);
+        const bl_status st = bl_test_send(t, 1, BL_CHANNEL_MOVE, n, bytes, &seen);
         if (st == BL_ERR_TIMEOUT) {
             REQUIRE(strstr(seen.text, "rank 1 took nothing from rank 0 on channel move") != NULL);
             break;
@@ -336,14 +265,14 @@ static bl_status body_full_link(bl_transport *t, bl_error *err) {
     REQUIRE(bl_transport_sent_messages(t, BL_CHANNEL_MOVE) == 8);
     BL_TRY(bl_transport_send(t, 1, BL_CHANNEL_STEP, 0, &n, sizeof n, err));
     bl_transport_set_deadline(t, WAIT_S);
-    return send_content(t, 1, BL_CHANNEL_MOVE, n, bytes, err); /* waits for room */
+    return bl_test_send(t, 1, BL_CHANNEL_MOVE, n, bytes, err); /* waits for room */
 }
 
 /* Rank 2 of 4 dies. Everyone learns it in receive and in send, and the others talk on. */
 static bl_status body_loss(bl_transport *t, bl_error *err) {
     const int rank = bl_transport_rank(t);
     REQUIRE(bl_transport_lost(t) == -1);
-    BL_TRY(meet(t, 0, err));
+    BL_TRY(bl_test_meet(t, 0, err));
     if (rank == 2)
         return DIE;
     bl_message message;
@@ -354,15 +283,15 @@ static bl_status body_loss(bl_transport *t, bl_error *err) {
                   BL_ERR_PEER, "rank 2 is lost");
     REQUIRE(bl_now_s() - start_s < WAIT_S / 2); /* by notice, not by deadline */
     REQUIRE(bl_transport_lost(t) == 2);
-    REQUIRE_FAILS(send_content(t, 2, BL_CHANNEL_STEP, 0, 10, &seen), BL_ERR_PEER, "rank 2 is lost");
-    REQUIRE_FAILS(send_content(t, 2, BL_CHANNEL_STEP, 0, MIB, &seen), BL_ERR_PEER, "rank 2");
+    REQUIRE_FAILS(bl_test_send(t, 2, BL_CHANNEL_STEP, 0, 10, &seen), BL_ERR_PEER, "rank 2 is lost");
+    REQUIRE_FAILS(bl_test_send(t, 2, BL_CHANNEL_STEP, 0, MIB, &seen), BL_ERR_PEER, "rank 2");
     for (uint64_t mark = 0; mark < 50; mark++) {
         for (int peer = 0; peer < 4; peer++)
             if (peer != 2)
-                BL_TRY(send_content(t, peer, BL_CHANNEL_STEP, mark, mark * 1000, err));
+                BL_TRY(bl_test_send(t, peer, BL_CHANNEL_STEP, mark, mark * 1000, err));
         for (int peer = 0; peer < 4; peer++)
             if (peer != 2)
-                BL_TRY(receive_content(t, peer, BL_CHANNEL_STEP, mark, mark * 1000, err));
+                BL_TRY(bl_test_receive(t, peer, BL_CHANNEL_STEP, mark, mark * 1000, err));
     }
     return BL_OK;
 }
@@ -370,7 +299,7 @@ static bl_status body_loss(bl_transport *t, bl_error *err) {
 /* A rank that waits for a healthy one in a collective gives up when a third dies. */
 static bl_status body_loss_of_a_third(bl_transport *t, bl_error *err) {
     const int rank = bl_transport_rank(t);
-    BL_TRY(meet(t, 0, err));
+    BL_TRY(bl_test_meet(t, 0, err));
     if (rank == 2)
         return DIE;
     if (rank == 0) {
@@ -378,19 +307,19 @@ static bl_status body_loss_of_a_third(bl_transport *t, bl_error *err) {
         uint64_t all[3] = {0};
         REQUIRE_FAILS(bl_exchange_allgather(&exchange, all, sizeof *all, all, &seen), BL_ERR_PEER,
                       "rank 2 is lost");
-        return send_content(t, 1, BL_CHANNEL_CONTROL, 5, 5, err);
+        return bl_test_send(t, 1, BL_CHANNEL_CONTROL, 5, 5, err);
     }
-    return receive_content(t, 0, BL_CHANNEL_CONTROL, 5, 5, err); /* never exchanges */
+    return bl_test_receive(t, 0, BL_CHANNEL_CONTROL, 5, 5, err); /* never exchanges */
 }
 
 /* A sender that waits on a full link, or in the middle of a large message, learns of the death. */
 static bl_status body_loss_while_sending(bl_transport *t, bl_error *err) {
-    BL_TRY(meet(t, 0, err));
+    BL_TRY(bl_test_meet(t, 0, err));
     if (bl_transport_rank(t) == 1)
         return DIE;
     for (uint64_t mark = 0; mark < 20; mark++) {
         bl_error seen = BL_ERROR_INIT;
-        const bl_status st = send_content(t, 1, BL_CHANNEL_MOVE, mark, 8 * MIB, &seen);
+        const bl_status st = bl_test_send(t, 1, BL_CHANNEL_MOVE, mark, 8 * MIB, &seen);
         if (st < 0) {
             REQUIRE(st == BL_ERR_PEER && strstr(seen.text, "rank 1 is lost") != NULL);
             REQUIRE(bl_transport_lost(t) == 1);
@@ -402,11 +331,11 @@ static bl_status body_loss_while_sending(bl_transport *t, bl_error *err) {
 
 /* All that was sent before a close arrives; then the peer is closed, which is not a loss. */
 static bl_status body_close(bl_transport *t, bl_error *err) {
-    BL_TRY(meet(t, 0, err));
+    BL_TRY(bl_test_meet(t, 0, err));
     if (bl_transport_rank(t) == 1) {
         for (uint64_t mark = 0; mark < 100; mark++)
-            BL_TRY(send_content(t, 0, BL_CHANNEL_STEP, mark, mark * 999, err));
-        return send_content(t, 0, BL_CHANNEL_MOVE, 0, 10 * MIB, err);
+            BL_TRY(bl_test_send(t, 0, BL_CHANNEL_STEP, mark, mark * 999, err));
+        return bl_test_send(t, 0, BL_CHANNEL_MOVE, 0, 10 * MIB, err);
     }
     if (bl_transport_rank(t) == 2)
         return BL_OK;
@@ -414,22 +343,22 @@ static bl_status body_close(bl_transport *t, bl_error *err) {
     REQUIRE_FAILS(bl_transport_receive(t, 2, BL_CHANNEL_STEP, 0, WAIT_S, &message, &seen),
                   BL_ERR_PEER, "rank 2 has closed its connection to rank 0");
     for (uint64_t mark = 0; mark < 100; mark++)
-        BL_TRY(receive_content(t, 1, BL_CHANNEL_STEP, mark, mark * 999, err));
-    BL_TRY(receive_content(t, 1, BL_CHANNEL_MOVE, 0, 10 * MIB, err));
+        BL_TRY(bl_test_receive(t, 1, BL_CHANNEL_STEP, mark, mark * 999, err));
+    BL_TRY(bl_test_receive(t, 1, BL_CHANNEL_MOVE, 0, 10 * MIB, err));
     for (int peer = 1; peer <= 2; peer++)
         REQUIRE_FAILS(bl_transport_receive(t, peer, BL_CHANNEL_MOVE, 0, WAIT_S, &message, &seen),
                       BL_ERR_PEER, "has closed");
-    REQUIRE_FAILS(send_content(t, 1, BL_CHANNEL_STEP, 0, 10, &seen), BL_ERR_PEER, "has closed");
+    REQUIRE_FAILS(bl_test_send(t, 1, BL_CHANNEL_STEP, 0, 10, &seen), BL_ERR_PEER, "has closed");
     REQUIRE(bl_transport_lost(t) == -1);
     return BL_OK;
 }
 
 static bl_status body_counters_and_arguments(bl_transport *t, bl_error *err) {
     const int rank = bl_transport_rank(t), peer = 1 - rank;
-    BL_TRY(send_content(t, peer, BL_CHANNEL_STEP, 0, 100, err));
-    BL_TRY(send_content(t, peer, BL_CHANNEL_STEP, 1, 0, err));
-    BL_TRY(send_content(t, peer, BL_CHANNEL_MOVE, 0, 2 * MIB, err));
-    BL_TRY(send_content(t, rank, BL_CHANNEL_MOVE, 0, 7, err));
+    BL_TRY(bl_test_send(t, peer, BL_CHANNEL_STEP, 0, 100, err));
+    BL_TRY(bl_test_send(t, peer, BL_CHANNEL_STEP, 1, 0, err));
+    BL_TRY(bl_test_send(t, peer, BL_CHANNEL_MOVE, 0, 2 * MIB, err));
+    BL_TRY(bl_test_send(t, rank, BL_CHANNEL_MOVE, 0, 7, err));
     REQUIRE(bl_transport_sent_bytes(t, BL_CHANNEL_STEP) == 100);
     REQUIRE(bl_transport_sent_messages(t, BL_CHANNEL_STEP) == 2);
     REQUIRE(bl_transport_sent_bytes(t, BL_CHANNEL_MOVE) == 2 * MIB);
@@ -437,12 +366,12 @@ static bl_status body_counters_and_arguments(bl_transport *t, bl_error *err) {
     REQUIRE(bl_transport_sent_bytes(t, -1) == 2 * MIB + 100);
     REQUIRE(bl_transport_sent_messages(t, -1) == 3);
     bl_message message;
-    REQUIRE_FAILS(send_content(t, 2, BL_CHANNEL_STEP, 0, 1, &seen), BL_ERR_RANGE, "rank 2");
-    REQUIRE_FAILS(send_content(t, -1, BL_CHANNEL_STEP, 0, 1, &seen), BL_ERR_RANGE, "rank -1");
-    REQUIRE_FAILS(send_content(t, 0, BL_N_CHANNELS, 0, 1, &seen), BL_ERR_RANGE, "channel 3");
+    REQUIRE_FAILS(bl_test_send(t, 2, BL_CHANNEL_STEP, 0, 1, &seen), BL_ERR_RANGE, "rank 2");
+    REQUIRE_FAILS(bl_test_send(t, -1, BL_CHANNEL_STEP, 0, 1, &seen), BL_ERR_RANGE, "rank -1");
+    REQUIRE_FAILS(bl_test_send(t, 0, BL_N_CHANNELS, 0, 1, &seen), BL_ERR_RANGE, "channel 3");
     REQUIRE_FAILS(bl_transport_receive(t, 2, BL_CHANNEL_STEP, 0, 1, &message, &seen), BL_ERR_RANGE,
                   "rank 2");
-    return meet(t, 0, err); /* leaves messages behind: a close must cope */
+    return bl_test_meet(t, 0, err); /* leaves messages behind: a close must cope */
 }
 
 /* ---- running a case on a back end ---------------------------------------------------------- */
