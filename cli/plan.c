@@ -31,6 +31,12 @@ static const bl_opt OPTIONS[] = {
      .help = "plan on this phase only"},
     {"steps", 0, BL_OPT_RANGE, AT(steps), .metavar = "A:B",
      .help = "plan on these steps only, 0-based and half-open"},
+    {"objective", 0, BL_OPT_CHOICE, AT(objective), .choices = bl_objective_names,
+     .help = "level token rows, or minimise the modelled time of a step (needs --topology)"},
+    {"tokens-per-rank", 0, BL_OPT_REAL, AT(tokens_per_rank), .metavar = "N", .min = 0, .max = 1e9,
+     .help = "model times for so many tokens on each rank in a step; 0: as many as the trace has"},
+    {"overlap", 0, BL_OPT_FLAG, AT(overlap),
+     .help = "two micro-batches: communication runs beside attention and experts"},
     {"over", 0, BL_OPT_STRING, AT(over), .metavar = "mean|p95|cvar:A|sample",
      .help = "what counts over steps: their mean, the worst twentieth, the worst 1 - A; sample: no "
              "more than the steps given"},
@@ -82,6 +88,9 @@ static bl_status make_plan(const bl_plan_options *o, const bl_plan_inputs *in, b
     options.max_moves = o->max_moves;
     options.min_gain = o->min_gain;
     options.half_life = o->half_life;
+    options.objective = (bl_objective)o->objective;
+    options.tokens_per_rank = o->tokens_per_rank;
+    options.overlap = o->overlap;
     BL_TRY(bl_over_parse(o->over, &options.over, err));
     options.n_threads = (int)o->threads;
     options.compare = true;
@@ -127,6 +136,10 @@ const bl_verb bl_verb_plan = {
         "sample of the traffic to come: --over names what counts over them, experts that scatter "
         "between alike scenarios are spread and copied first, and the plan gives up some balance "
         "on these very steps to keep more of it on others (--over sample does not).\n\n"
+        "Level tokens are right for prefill. In decode a copy costs the reading of its weights "
+        "whatever it serves: --objective time minimises the modelled time of a step, at "
+        "--tokens-per-rank, and gap then refers to it. Times are modelled, from the figures of the "
+        "topology, and told beside token balance wherever there is a topology.\n\n"
         "With --current the plan starts from the placement in force: a layer is left alone unless "
         "its balance improves by --min-gain, and an unchanged load moves nothing. FILE is a plan "
         "or "

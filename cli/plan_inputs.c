@@ -28,6 +28,9 @@ static bl_status check_options(const bl_plan_options *o, bl_error *err) {
     if (o->max_moves >= 0 && o->current == NULL)
         return bl_fail(err, BL_ERR_USAGE,
                        "--max-moves counts moves from a placement: name it with --current");
+    if (o->objective == BL_OBJECTIVE_TIME && o->topology == NULL)
+        return bl_fail(err, BL_ERR_USAGE,
+                       "--objective time needs --topology: without it no time can be modelled");
     if (o->json && strcmp(o->output, "-") == 0)
         return bl_fail(err, BL_ERR_USAGE, "-o - and --json would both write to standard output");
     return BL_OK;

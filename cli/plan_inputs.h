@@ -14,8 +14,9 @@ typedef struct bl_plan_options {
     int64_t ranks, slots, max_moves, seed, threads;
     int rule, algorithm, phase;
     bl_opt_range steps;
-    double min_gain, time_s, half_life;
-    bool strict, json;
+    double min_gain, time_s, half_life, tokens_per_rank;
+    int objective;
+    bool overlap, strict, json;
 } bl_plan_options;
 
 /* Everything that is opened for one plan. */

@@ -41,8 +41,13 @@ static void print_summary(const bl_plan_options *o, const bl_plan_inputs *in, co
     print_figure("greedy", &s->greedy);
     print_figure("this plan", &s->score);
     fprintf(stderr, "  %-18s %8.4f\n", "bound", s->bound.mean);
-    fprintf(stderr, "  %-18s %7.3f%%   %7.3f%% (layer %d); optimum proven in %d layers\n", "gap",
-            100.0 * s->gap.mean, 100.0 * s->gap.worst, s->gap.worst_layer, s->n_proven);
+    if (s->score_us > 0.0)
+        fprintf(stderr,
+                "  %-18s %s %.1f, greedy %.1f, this plan %.1f, bound %.1f (modelled, MoE layers)\n",
+                "step, us", before, s->before_us, s->greedy_us, s->score_us, s->bound_us);
+    fprintf(stderr, "  %-18s %7.3f%%   %7.3f%% (layer %d); optimum proven in %d layers\n",
+            o->objective == BL_OBJECTIVE_TIME ? "gap, of time" : "gap", 100.0 * s->gap.mean,
+            100.0 * s->gap.worst, s->gap.worst_layer, s->n_proven);
     fprintf(stderr, "  %-18s %lld from the %s (%.1f per layer)\n", "moves", (long long)s->moves,
             before, (double)s->moves / s->n_layers);
     fprintf(stderr, "  %-18s %lld per layer", "extra copies", (long long)s->replicas);
@@ -53,7 +58,8 @@ static void print_summary(const bl_plan_options *o, const bl_plan_inputs *in, co
     if (s->kv_tokens_lost >= 1.0)
         fprintf(stderr, ": KV cache of %.0f tokens", s->kv_tokens_lost);
     fputc('\n', stderr);
-    const double gain = 1.0 - s->score.mean / s->before.mean;
+    const double gain = o->objective == BL_OBJECTIVE_TIME ? 1.0 - s->score_us / s->before_us
+                                                          : 1.0 - s->score.mean / s->before.mean;
     if (gain <= 0.01)
         fprintf(stderr, "  the gain over the %s is %.2f %% (at most 1 %%): hardly worth a change\n",
                 before, 100.0 * (gain > 0.0 ? gain : 0.0));
@@ -106,6 +112,12 @@ bl_status bl_plan_print_json(const bl_plan_options *o, const bl_plan_inputs *in,
     json_object_set_new(root, "score", figure_to_json(&s->score));
     json_object_set_new(root, "bound", figure_to_json(&s->bound));
     json_object_set_new(root, "gap", figure_to_json(&s->gap));
+    json_object_set_new(root, "objective", json_string(bl_objective_names[o->objective]));
+    if (s->score_us > 0.0)
+        json_object_set_new(root, "step_us",
+                            json_pack("{s:f, s:f, s:f, s:f, s:b}", "before", s->before_us, "greedy",
+                                      s->greedy_us, "score", s->score_us, "bound", s->bound_us,
+                                      "modelled", 1));
     json_object_set_new(root, "proven_layers", json_integer(s->n_proven));
     json_object_set_new(root, "moves", json_integer((json_int_t)s->moves));
     json_object_set_new(root, "replicas", json_integer((json_int_t)s->replicas));

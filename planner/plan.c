@@ -16,8 +16,8 @@
 #define MAX_RANKS 65536
 
 /* Bounds a plan may name; the text of a file is turned into one of these. */
-static const char *const BOUND_KINDS[] = {"mean",  "slot", "max",  "packing",
-                                          "exact", "idle", "other"};
+static const char *const BOUND_KINDS[] = {"mean",  "slot", "max",    "packing",
+                                          "exact", "idle", "active", "other"};
 
 bl_status bl_plan_create(const bl_model *model, bl_placement *placement, bl_plan *out,
                          bl_error *err) {
@@ -142,6 +142,11 @@ static json_t *layer_to_json(const bl_plan *plan, int l) {
                             json_pack("{s:f, s:s}", "max_over_mean", layer->bound.max_over_mean,
                                       "kind", layer->bound.kind));
         json_object_set_new(object, "gap", json_real(layer->gap));
+        if (layer->time.step_us > 0.0)
+            json_object_set_new(object, "time",
+                                json_pack("{s:f, s:f, s:s, s:b}", "step_us", layer->time.step_us,
+                                          "bound_us", layer->time.bound_us, "kind",
+                                          layer->time.kind, "modelled", 1));
     }
     return object;
 }
@@ -394,6 +399,20 @@ static bl_status read_score(const json_t *object, const char *file, bl_plan_laye
     return BL_OK;
 }
 
+static bl_status read_time(const json_t *object, const char *file, bl_plan_layer *layer,
+                           bl_error *err) {
+    const json_t *time;
+    const char *kind;
+    if (json_object_get(object, "time") == NULL)
+        return BL_OK;
+    BL_TRY(bl_json_object(object, "time", file, &time, err));
+    BL_TRY(bl_json_real(time, "step_us", 0.0, 1e300, file, &layer->time.step_us, err));
+    BL_TRY(bl_json_real(time, "bound_us", 0.0, 1e300, file, &layer->time.bound_us, err));
+    BL_TRY(bl_json_string(time, "kind", file, &kind, err));
+    layer->time.kind = bound_kind(kind);
+    return BL_OK;
+}
+
 static bl_status read_layers(const json_t *root, const char *file, bl_plan *plan, bl_error *err) {
     const json_t *layers;
     int64_t ranks, epoch;
@@ -411,6 +430,8 @@ static bl_status read_layers(const json_t *root, const char *file, bl_plan *plan
         bl_status st = read_split(object, l, file, plan, err);
         if (st >= 0)
             st = read_score(object, file, &plan->layers[l], err);
+        if (st >= 0)
+            st = read_time(object, file, &plan->layers[l], err);
         if (st < 0 && err != NULL && err->layer < 0)
             err->layer = plan->placement.layers[l].layer;
         if (st < 0)

@@ -11,7 +11,8 @@
  *               "slots":[[expert ids] per rank],      -1 is an empty slot
  *               "split":{"rule","fractions"?},        fractions mirror slots, sum to 1 per expert
  *               "score":{"max_over_mean","worst"},    of the load planned on
- *               "bound":{"max_over_mean","kind"},"gap"}],
+ *               "bound":{"max_over_mean","kind"},"gap",
+ *               "time":{"step_us","bound_us","kind","modelled":true}}],
  *    "provenance":{"objective","rule","algorithm","seed","steps","trace","traces"?,"topology",...},
  *    "digest":"xxh3-128 hex"}
  *
@@ -44,9 +45,10 @@
 #include "planner/solve.h"
 
 typedef struct bl_plan_layer {
-    bool scored;    /* false: score, bound and gap are not known */
-    bl_score score; /* of the load planned on */
-    bl_bound bound; /* kind "idle": the layer had no load, so there was nothing to score */
+    bool scored;        /* false: score, bound and gap are not known */
+    bl_score score;     /* of the load planned on */
+    bl_layer_time time; /* 0 where it was not modelled */
+    bl_bound bound;     /* kind "idle": the layer had no load, so there was nothing to score */
     double gap;
     double *share; /* [n_slots] of BL_RULE_FRACTIONS, else NULL; owned */
 } bl_plan_layer;

@@ -10,7 +10,7 @@
 /* ---- solving ----------------------------------------------------------------------------------*/
 
 static bl_status score_of(const bl_planning_job *j, bl_algorithm algorithm, bl_score *out,
-                          int *moves, bl_error *err) {
+                          double *step_us, int *moves, bl_error *err) {
     bl_solve_options options = BL_SOLVE_OPTIONS_INIT;
     options.algorithm = algorithm;
     bl_problem problem = j->problem;
@@ -20,6 +20,7 @@ static bl_status score_of(const bl_planning_job *j, bl_algorithm algorithm, bl_s
     const bl_status st = bl_solve(&problem, &options, &solution, err);
     if (st >= 0) {
         *out = solution.score;
+        *step_us = solution.time.step_us;
         if (moves != NULL)
             *moves = bl_layer_moves(&solution.placement, &j->solution.placement);
     }
@@ -28,7 +29,8 @@ static bl_status score_of(const bl_planning_job *j, bl_algorithm algorithm, bl_s
 }
 
 /* The current placement on its own slots, which may differ from the ones planned for. */
-static bl_status score_current(const bl_planning_job *j, bl_score *out, bl_error *err) {
+static bl_status score_current(const bl_planning_job *j, bl_score *out, double *step_us,
+                               bl_error *err) {
     const bl_layer_placement *current = j->problem.current;
     int *slots_per_rank;
     BL_TRY(BL_CALLOC(slots_per_rank, current->n_ranks, err));
@@ -36,7 +38,11 @@ static bl_status score_current(const bl_planning_job *j, bl_score *out, bl_error
         slots_per_rank[rank] = current->begin[rank + 1] - current->begin[rank];
     bl_problem problem = j->problem;
     problem.slots_per_rank = slots_per_rank;
-    const bl_status st = bl_evaluate(&problem, current, out, err);
+    bl_status st = bl_evaluate(&problem, current, out, err);
+    if (st >= 0 && problem.timed != NULL && problem.rule == BL_RULE_EVEN && !j->idle) {
+        st = bl_timed_seconds(&problem, current, NULL, step_us, err);
+        *step_us *= 1e6;
+    }
     free(slots_per_rank);
     return st;
 }
@@ -60,12 +66,12 @@ bl_status bl_planning_solve_within(const bl_planning_job *j, const bl_solve_opti
 
 static bl_status compare_job(const bl_planning *r, bl_planning_job *j, bl_error *err) {
     if (j->problem.current != NULL)
-        BL_TRY(score_current(j, &j->before, err));
+        BL_TRY(score_current(j, &j->before, &j->before_us, err));
     else
-        BL_TRY(score_of(j, BL_ALG_CONTIGUOUS, &j->before, &j->moves, err));
+        BL_TRY(score_of(j, BL_ALG_CONTIGUOUS, &j->before, &j->before_us, &j->moves, err));
     if (!r->options->compare)
         return BL_OK;
-    return score_of(j, BL_ALG_GREEDY, &j->greedy, NULL, err);
+    return score_of(j, BL_ALG_GREEDY, &j->greedy, &j->greedy_us, NULL, err);
 }
 
 static bl_status plan_job(const bl_planning *r, bl_planning_job *j, bl_error *err) {
@@ -146,6 +152,8 @@ bl_status bl_planning_run(const bl_loads *loads, const bl_model *model, const bl
     BL_TRY(BL_CALLOC(r.jobs, r.n_jobs, err));
     bl_status st = bl_planning_make_jobs(&r, err);
     if (st >= 0)
+        st = bl_planning_time_jobs(&r, topology, err);
+    if (st >= 0)
         st = bl_planning_for_all(&r, plan_job, err);
     if (st >= 0)
         st = bl_planning_keep_budget(&r, err);
@@ -159,6 +167,7 @@ bl_status bl_planning_run(const bl_loads *loads, const bl_model *model, const bl
         for (int rung = 0; rung < r.jobs[m].n_rungs; rung++)
             bl_solution_free(&r.jobs[m].offers[rung]);
     }
+    bl_planning_untime_jobs(&r);
     free(r.jobs);
     return st < 0 ? st : r.stopped ? BL_LIMIT : BL_OK;
 }

@@ -14,6 +14,10 @@
  * which lies at that part's edge) or over the worst part (cvar). With a half-life older scenarios
  * count less, and so they do in the scores.
  *
+ * Where a topology and the model's sizes are known, plans are also told in time (planner/timed.h), as
+ * score and bound beside those in tokens; with the objective `time` that is what is minimised and
+ * what the gap refers to.
+ *
  * A layer without load in the selected steps, or without records in the trace, keeps the current
  * placement, or the one engines start with, and is listed. Fewer than half of the layers with load
  * is refused: that is a broken recorder or a wrong layer convention, not traffic.
@@ -55,6 +59,10 @@ typedef struct bl_planning_options {
     const bl_plan *current; /* the placement in force, or NULL; borrowed */
     int64_t max_moves;      /* over all layers; -1: no limit */
     double min_gain;        /* as in bl_problem; < 0: BL_MIN_GAIN_DEFAULT, or BL_ROBUST_MIN_GAIN */
+    bl_objective objective; /* time needs a topology and a model with sizes */
+    double tokens_per_rank; /* times are those of so many tokens on each rank in a step; 0: as many
+                               as the trace's mean step has */
+    bool overlap;           /* communication runs beside attention and experts (cost.h) */
     bl_objective_over over;
     double half_life; /* steps after which one counts half of what follows; 0: all alike */
     int max_scenarios;
@@ -88,6 +96,8 @@ typedef struct bl_planning_summary {
     bool current_given; /* `before` is the current placement, else the start layout */
     bool compared;      /* before and greedy are filled in */
     bl_planning_figure before, greedy, score, bound, gap;
+    /* modelled microseconds of a step in all MoE layers together; 0: not modelled */
+    double before_us, greedy_us, score_us, bound_us;
     int64_t moves;           /* from the current placement, or from the start layout */
     int64_t replicas;        /* copies beyond the first, per layer (the most in any) */
     uint64_t replica_bytes;  /* all layers and ranks; 0 when the model has no sizes */
@@ -97,7 +107,8 @@ typedef struct bl_planning_summary {
     bool stopped;            /* a limit or an interrupt ended some layer's search */
 } bl_planning_summary;
 
-/* Make the plan. `loads` and `model` must agree; the topology is for provenance and may be NULL.
+/* Make the plan. `loads` and `model` must agree; the topology is for times and provenance and may be
+ * NULL.
  * Errors name the layer. Free the plan with
  * bl_plan_free(). BL_LIMIT: the plan is whole, but the search was stopped early. */
 bl_status bl_planning_run(const bl_loads *loads, const bl_model *model, const bl_topology *topology,

@@ -21,6 +21,8 @@ bool bl_planning_has_budget(const bl_planning *r) {
 
 /* Token rows that the busiest ranks are spared in all scenarios together. */
 static double gain_of(const bl_planning_job *j, const bl_solution *solution) {
+    if (j->problem.objective == BL_OBJECTIVE_TIME)
+        return j->before_us - solution->time.step_us;
     return (j->before.max_over_mean - solution->score.max_over_mean) * j->total;
 }
 
@@ -93,7 +95,7 @@ static bl_status refine(const bl_planning *r, bl_planning_job *j, bl_error *err)
         return BL_OK;
     bl_solution solution = {0};
     const bl_status st = bl_planning_solve_within(j, &options, j->moves, &solution, err);
-    if (st >= 0 && solution.score.max_over_mean < j->solution.score.max_over_mean) {
+    if (st >= 0 && gain_of(j, &solution) > gain_of(j, &j->solution)) {
         const bl_solution swap = j->solution;
         j->solution = solution;
         solution = swap;

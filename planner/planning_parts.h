@@ -3,6 +3,7 @@
  *
  *     planning.c            the run: threads over layers, solving, comparing
  *     planning_scenarios.c  the trace's steps as scenarios, one problem per layer, what is refused
+ *     planning_timed.c      what turns the jobs' loads into time
  *     planning_budget.c     the move budget over layers
  *     planning_result.c     the summary, provenance, and the plan itself
  */
@@ -11,6 +12,7 @@
 
 #include "planner/budget.h"
 #include "planner/planning.h"
+#include "planner/timed.h"
 
 #include <pthread.h>
 
@@ -26,7 +28,10 @@ typedef struct bl_planning_job {
     bl_problem problem;
     bl_solution solution; /* owned */
     bl_score before, greedy;
-    int moves; /* from the current placement or the start layout */
+    bl_timed timed;              /* problem.timed points here where times are modelled */
+    double *scale;               /* of timed; owned */
+    double before_us, greedy_us; /* 0: not modelled */
+    int moves;                   /* from the current placement or the start layout */
     /* under a move budget: what the layer could have, by moves */
     int n_rungs;
     bl_rung rungs[BL_PLANNING_RUNGS];
@@ -42,6 +47,8 @@ struct bl_planning {
     size_t steps_per_scenario;
     int n_scenarios, n_jobs;
     bl_planning_job *jobs;
+    bl_cost *cost;  /* NULL: no times; owned */
+    double *weight; /* [n_scenarios] of bl_timed, the same in all layers; owned */
     /* shared by the threads, under the lock */
     pthread_mutex_t lock;
     bl_status (*task)(const bl_planning *, bl_planning_job *, bl_error *);
@@ -63,6 +70,16 @@ bl_status bl_planning_make_jobs(bl_planning *r, bl_error *err);
 double bl_planning_tail(const bl_planning *r);
 /* As --over has it: "mean", "cvar:0.9". */
 void bl_planning_name_over(const bl_planning *r, char *name, size_t size);
+
+/* What a step counts, against the last one. */
+double bl_planning_weight(const bl_planning *r, size_t step);
+
+/* planning_timed.c */
+
+/* Let every job's problem tell time, where topology (or NULL) and model allow it. BL_ERR_USAGE or
+ * BL_ERR_MODEL where they do not and time is the objective. */
+bl_status bl_planning_time_jobs(bl_planning *r, const bl_topology *topology, bl_error *err);
+void bl_planning_untime_jobs(bl_planning *r);
 
 /* planning.c */
 

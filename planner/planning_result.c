@@ -57,6 +57,10 @@ void bl_planning_summarise(const bl_planning *r, bl_planning_summary *s) {
         figure_add(&s->score, j->solution.score.max_over_mean, j, n);
         figure_add(&s->bound, j->solution.bound.max_over_mean, j, n);
         figure_add(&s->gap, j->solution.gap, j, n);
+        s->before_us += j->before_us;
+        s->greedy_us += j->greedy_us;
+        s->score_us += j->solution.time.step_us;
+        s->bound_us += j->solution.time.bound_us;
     }
     price_replicas(r, s);
 }
@@ -98,15 +102,20 @@ static json_t *provenance_of(const bl_planning *r, const bl_topology *topology,
     const int64_t end = o->end_step < last ? o->end_step : last;
     char over[32];
     bl_planning_name_over(r, over, sizeof over);
-    json_t *p = json_pack(
-        "{s:s, s:s, s:s, s:s, s:s, s:I, s:[I,I], s:I, s:I, s:i}", "tool", "ballast " BL_VERSION,
-        "objective", "tokens", "over", over, "rule", bl_rule_names[o->rule], "algorithm",
-        bl_algorithm_names[o->solve.algorithm], "seed", (json_int_t)o->solve.seed, "steps",
-        (json_int_t)o->first_step, (json_int_t)end, "n_steps", (json_int_t)r->loads->n_steps,
-        "steps_per_scenario", (json_int_t)r->steps_per_scenario, "scenarios", r->n_scenarios);
+    json_t *p = json_pack("{s:s, s:s, s:s, s:s, s:s, s:I, s:[I,I], s:I, s:I, s:i}", "tool",
+                          "ballast " BL_VERSION, "objective", bl_objective_names[o->objective],
+                          "over", over, "rule", bl_rule_names[o->rule], "algorithm",
+                          bl_algorithm_names[o->solve.algorithm], "seed", (json_int_t)o->solve.seed,
+                          "steps", (json_int_t)o->first_step, (json_int_t)end, "n_steps",
+                          (json_int_t)r->loads->n_steps, "steps_per_scenario",
+                          (json_int_t)r->steps_per_scenario, "scenarios", r->n_scenarios);
     if (p == NULL)
         return NULL;
     json_object_set_new(p, "robust", json_boolean(bl_planning_tail(r) > 0.0));
+    if (r->cost != NULL && o->tokens_per_rank > 0.0)
+        json_object_set_new(p, "tokens_per_rank", json_real(o->tokens_per_rank));
+    if (r->cost != NULL)
+        json_object_set_new(p, "overlap", json_boolean(o->overlap));
     if (o->half_life > 0.0)
         json_object_set_new(p, "half_life", json_real(o->half_life));
     json_object_set_new(p, "phase", json_string(o->phase != NULL ? o->phase : "all"));
@@ -153,8 +162,12 @@ bl_status bl_planning_assemble(bl_planning *r, const bl_topology *topology,
     plan.rule = o->rule;
     for (int m = 0; m < r->n_jobs; m++) {
         bl_solution *solution = &r->jobs[m].solution;
-        plan.layers[m] =
-            (bl_plan_layer){true, solution->score, solution->bound, solution->gap, solution->share};
+        plan.layers[m] = (bl_plan_layer){.scored = true,
+                                         .score = solution->score,
+                                         .bound = solution->bound,
+                                         .time = solution->time,
+                                         .gap = solution->gap,
+                                         .share = solution->share};
         solution->share = NULL;
         if (r->jobs[m].idle)
             plan.layers[m].bound.kind = "idle";

@@ -55,8 +55,7 @@ static double min_gain_of(const bl_planning *r) {
     return bl_planning_tail(r) > 0.0 ? BL_ROBUST_MIN_GAIN : BL_MIN_GAIN_DEFAULT;
 }
 
-/* What a step counts, against the last one. */
-static double weight_of(const bl_planning *r, size_t step) {
+double bl_planning_weight(const bl_planning *r, size_t step) {
     const double half_life = r->options->half_life;
     return half_life > 0.0
                ? exp2((double)(step + 1) / half_life - (double)r->loads->n_steps / half_life)
@@ -73,7 +72,7 @@ static bl_status fill_scenarios(const bl_planning *r, bl_planning_job *j, bl_err
     BL_TRY(BL_CALLOC(j->load, items, err));
     for (size_t step = 0; j->row >= 0 && step < r->loads->n_steps; step++) {
         const uint64_t *count = bl_loads_row(r->loads, step, j->row);
-        const double weight = weight_of(r, step);
+        const double weight = bl_planning_weight(r, step);
         double *load = j->load + step / r->steps_per_scenario * experts;
         for (size_t e = 0; e < experts; e++) {
             load[e] += weight * (double)count[e];
@@ -156,6 +155,7 @@ bl_status bl_planning_make_jobs(bl_planning *r, bl_error *err) {
             .max_moves = -1,
             .min_gain = min_gain_of(r),
             .tail = bl_planning_tail(r),
+            .objective = o->objective,
         };
         if (j->idle && n_idle++ == 0)
             first_idle = j->layer;

@@ -3,6 +3,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+const char *const bl_objective_names[] = {"tokens", "time", NULL};
+
 static bl_status check_shape(const bl_problem *problem, bl_error *err) {
     const bl_where where = bl_at_layer(NULL, problem->layer);
     if (problem->n_experts < 1 || problem->n_ranks < 1 || problem->n_scenarios < 1)

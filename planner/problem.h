@@ -36,6 +36,13 @@
  * 3e-4 at the same held-out balance: the last thousandths do not last. */
 #define BL_MOVE_PRICE 1e-3
 
+/* What a plan minimises: the busiest rank's token rows, or modelled time (timed.h). */
+typedef enum bl_objective { BL_OBJECTIVE_TOKENS, BL_OBJECTIVE_TIME } bl_objective;
+
+extern const char *const bl_objective_names[]; /* NULL-terminated, indexed by bl_objective */
+
+struct bl_timed;
+
 typedef struct bl_problem {
     int layer; /* decoder-layer id, for messages */
     int n_experts, n_ranks;
@@ -55,6 +62,9 @@ typedef struct bl_problem {
      * the mean over this part of them, the worst. Score, bound and gap keep their meaning. Not
      * looked at under BL_RULE_PER_STEP. */
     double tail;
+    bl_objective objective;
+    /* How loads become time, or NULL: no time is told. Needed for BL_OBJECTIVE_TIME. Borrowed. */
+    const struct bl_timed *timed;
 } bl_problem;
 
 /* Can it be solved at all? Loads finite and >= 0, shapes positive, enough slots for every expert,

@@ -10,6 +10,8 @@
 #include "planner/robust.h"
 #include "planner/search.h"
 #include "planner/shares.h"
+#include "planner/timed.h"
+#include "planner/timed_solve.h"
 
 #include <stdlib.h>
 
@@ -294,7 +296,47 @@ static bl_status construct(const bl_problem *problem, const bl_solve_options *op
     case BL_ALG_EXACT:
         break;
     }
+    if (problem->objective == BL_OBJECTIVE_TIME)
+        return bl_timed_solve(problem, options, solution, err);
     return search_and_prove(problem, options, solution, err);
+}
+
+/* Score and bound are sums in different orders: equal but for the last digits is equal. */
+static bl_status gap_of(const bl_problem *problem, double score, double *bound, const char *kind,
+                        double *gap, bl_error *err) {
+    if (*bound > score && *bound < score * (1 + 1e-9))
+        *bound = score;
+    if (*bound > score)
+        return bl_fail_at(err, BL_ERR_INTERNAL, bl_at_layer(NULL, problem->layer),
+                          "score %.17g is below the %s bound %.17g", score, kind, *bound);
+    *gap = *bound > 0.0 ? score / *bound - 1.0 : 0.0;
+    return BL_OK;
+}
+
+/* Time, where it can be told: not under rules that split each step anew or by source. */
+static bl_status account_time(const bl_problem *problem, bl_solution *solution, bl_error *err) {
+    double seconds;
+    if (problem->timed == NULL || bl_problem_is_idle(problem) ||
+        (problem->rule != BL_RULE_EVEN && problem->rule != BL_RULE_FRACTIONS))
+        return BL_OK;
+    BL_TRY(bl_timed_seconds(problem, &solution->placement, solution->share, &seconds, err));
+    solution->time.step_us = 1e6 * seconds;
+    double gap;
+    BL_TRY(gap_of(problem, solution->time.step_us, &solution->time.bound_us, "time", &gap, err));
+    if (problem->objective == BL_OBJECTIVE_TIME)
+        solution->gap = gap;
+    return BL_OK;
+}
+
+static bl_status bound(const bl_problem *problem, bl_solution *solution, bl_error *err) {
+    BL_TRY(bl_bound_of(problem, &solution->bound, err));
+    if (problem->timed == NULL || bl_problem_is_idle(problem))
+        return BL_OK;
+    bl_timed_bound timed;
+    BL_TRY(bl_timed_bound_of(problem, &timed, err));
+    solution->time.bound_us = 1e6 * timed.seconds;
+    solution->time.kind = timed.kind;
+    return BL_OK;
 }
 
 /* Score, gap and moves of the placement found, by the evaluator and nothing else. */
@@ -311,15 +353,9 @@ static bl_status account(const bl_problem *problem, bl_solution *solution, bl_er
     } else {
         BL_TRY(bl_evaluate(problem, placement, &solution->score, err));
     }
-    /* Score and bound are sums in different orders: equal but for the last digits is equal. */
-    const double score = solution->score.max_over_mean;
-    if (solution->bound.max_over_mean > score && solution->bound.max_over_mean < score * (1 + 1e-9))
-        solution->bound.max_over_mean = score;
-    if (solution->bound.max_over_mean > score)
-        return bl_fail_at(err, BL_ERR_INTERNAL, bl_at_layer(NULL, problem->layer),
-                          "score %.17g is below the %s bound %.17g", score, solution->bound.kind,
-                          solution->bound.max_over_mean);
-    solution->gap = score / solution->bound.max_over_mean - 1.0;
+    BL_TRY(gap_of(problem, solution->score.max_over_mean, &solution->bound.max_over_mean,
+                  solution->bound.kind, &solution->gap, err));
+    BL_TRY(account_time(problem, solution, err));
     if (problem->current != NULL)
         solution->moves = bl_layer_moves(problem->current, placement);
     if (problem->current != NULL && problem->max_moves >= 0 && solution->moves > problem->max_moves)
@@ -346,7 +382,7 @@ bl_status bl_solve(const bl_problem *problem, const bl_solve_options *options, b
                    bl_error *err) {
     BL_TRY(check_request(problem, options, err));
     bl_solution solution = {0};
-    bl_status st = bl_bound_of(problem, &solution.bound, err);
+    bl_status st = bound(problem, &solution, err);
     if (st >= 0)
         st = bl_problem_is_idle(problem) ? solve_idle(problem, &solution, err)
                                          : construct(problem, options, &solution, err);

@@ -12,7 +12,7 @@
  *     none               greedy (pairs.h for two slots per rank), then local search
  *     small, gap open    GLPK is asked for something better, or the proof that there is nothing
  *
- * Every result is scored by evaluate.h, whoever made it. Under BL_RULE_FRACTIONS placements are
+ * For time the same is done by timed_solve.h. Every result is scored by evaluate.h, whoever made it. Under BL_RULE_FRACTIONS placements are
  * searched under the even split and their shares levelled afterwards.
  */
 #ifndef BL_PLANNER_SOLVE_H
@@ -36,12 +36,21 @@ typedef enum bl_algorithm {
 
 extern const char *const bl_algorithm_names[]; /* NULL-terminated, indexed by bl_algorithm */
 
+/* Modelled time of a layer in one step, mean over scenarios. */
+typedef struct bl_layer_time {
+    double step_us;  /* 0: not modelled */
+    double bound_us; /* no placement takes less */
+    const char
+        *kind; /* of the bound: "mean", "active", "slot"; static storage, NULL without time */
+} bl_layer_time;
+
 typedef struct bl_solution {
     bl_layer_placement placement; /* owned by the solution */
     double *share;                /* [n_slots] under BL_RULE_FRACTIONS, else NULL; owned */
     bl_score score;               /* by the evaluator */
     bl_bound bound;
-    double gap;            /* score / bound - 1, >= 0 */
+    bl_layer_time time;
+    double gap;            /* score / bound - 1, >= 0, in what the problem's objective says */
     int moves;             /* copies that must travel from problem->current; 0 without one */
     bool kept_current;     /* the current placement was good enough */
     bool proven_by_milp;   /* GLPK closed what search and bounds had left open */

@@ -49,7 +49,11 @@ static void round_trip(void **state) {
     (void)state;
     bl_error err;
     bl_plan plan = parsed(GOOD), back = {0};
-    plan.layers[0] = (bl_plan_layer){true, {1.25, 1.5}, {1.125, "slot"}, 1.25 / 1.125 - 1, NULL};
+    plan.layers[0] = (bl_plan_layer){.scored = true,
+                                     .score = {1.25, 1.5},
+                                     .bound = {1.125, "slot"},
+                                     .time = {70.5, 60.25, "active"},
+                                     .gap = 1.25 / 1.125 - 1};
     const char *path = bl_test_temp("a.plan.json"), *again = bl_test_temp("b.plan.json");
     assert_ok(bl_plan_save(&plan, path, &err));
     assert_ok(bl_plan_load(path, &back, &err));
@@ -68,6 +72,9 @@ static void round_trip(void **state) {
     assert_true(back.layers[0].bound.max_over_mean == 1.125);
     assert_string_equal(back.layers[0].bound.kind, "slot");
     assert_true(fabs(back.layers[0].gap - 1.0 / 9.0) < 1e-11);
+    assert_true(fabs(back.layers[0].time.step_us - 70.5) < 1e-9);
+    assert_true(fabs(back.layers[0].time.bound_us - 60.25) < 1e-9);
+    assert_string_equal(back.layers[0].time.kind, "active");
     assert_false(back.layers[1].scored);
     assert_string_equal(back.digest.hex, plan.digest.hex);
     assert_int_equal(json_integer_value(json_object_get(back.provenance, "seed")), 1);
@@ -84,7 +91,8 @@ static void round_trip(void **state) {
 static void file_has_the_contract_keys(void **state) {
     (void)state;
     bl_plan plan = parsed(GOOD);
-    plan.layers[0] = (bl_plan_layer){true, {1.5, 1.5}, {1.0, "mean"}, 0.5, NULL};
+    plan.layers[0] =
+        (bl_plan_layer){.scored = true, .score = {1.5, 1.5}, .bound = {1.0, "mean"}, .gap = 0.5};
     json_t *root = bl_plan_to_json(&plan);
     const char *format, *name, *rule, *kind, *digest;
     int version, experts, top_k, ranks, epoch, layer;
