@@ -135,7 +135,7 @@ static int cheapest(const bl_problem *problem, const double *rows, const int *co
 
 bl_status bl_timed_start(const bl_problem *problem, bl_layer_placement *out, bl_error *err) {
     const int active = bl_problem_active_ranks(problem);
-    const int spare = bl_problem_n_slots(problem) - problem->n_experts;
+    int spare = bl_problem_n_slots(problem);
     double *rows, *time_s = NULL;
     int *copies = NULL;
     BL_TRY(BL_CALLOC(rows, problem->n_experts, err));
@@ -145,8 +145,10 @@ bl_status bl_timed_start(const bl_problem *problem, bl_layer_placement *out, bl_
     if (st >= 0) {
         const bl_cost_rates *rates = bl_cost_rates_of(problem->timed->cost);
         mean_rows(problem, rows);
-        for (int e = 0; e < problem->n_experts; e++)
-            copies[e] = 1;
+        for (int e = 0; e < problem->n_experts; e++) {
+            copies[e] = bl_rules_least(problem->rules, e);
+            spare -= copies[e];
+        }
         for (int i = 0; i < spare; i++)
             copies[cheapest(problem, rows, copies, active)]++;
         for (int e = 0; e < problem->n_experts; e++)

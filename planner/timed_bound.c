@@ -167,8 +167,8 @@ static bl_status scenario(bounder *b, int s, bl_timed_bound *out, bl_error *err)
         b->rows[e] = p->load[(size_t)s * (size_t)p->n_experts + (size_t)e] * p->timed->scale[s];
         b->total += b->rows[e];
     }
-    BL_TRY(bl_bounds_of_load(b->rows, p->n_experts, p->slots_per_rank, p->n_ranks, p->rule, &tokens,
-                             err));
+    BL_TRY(bl_bounds_of_load(b->rows, p->n_experts, p->slots_per_rank, p->n_ranks, NULL, p->rule,
+                             &tokens, err));
     /* Up to rounding: a bound must not exceed what it bounds. */
     const double hottest = tokens.slot * (1.0 - 1e-12);
     bl_timed_bound experts = {mean_s(b), "mean"};

@@ -186,6 +186,18 @@ scored_anew() {
 check "replay splits each step anew" scored_anew
 check "nearest without source ranks" fails_with 'where tokens come from' b replay --trace steps.blt --topology hgx-h100 a.plan.json --rule nearest
 
+# ---- time
+time_plan() {
+    toy --trace one.blt --slots 12 --objective time --tokens-per-rank 16 --json -o time.plan.json >time.json 2>time.err || return 1
+    grep -q '"objective": "time"' time.json && grep -q '"modelled": true' time.json && grep -q 'gap, of time' time.err &&
+        grep -q '"objective":"time"' time.plan.json && grep -q '"tokens_per_rank":16' time.plan.json
+}
+check "a plan for time says so in summary, JSON and provenance" time_plan
+twice() { toy --trace one.blt --slots 12 --objective time --tokens-per-rank 16 --threads 1 -o again.plan.json 2>/dev/null && cmp time.plan.json again.plan.json; }
+check "... and is the same again" twice
+beside() { toy --trace one.blt --slots 12 --json -o tokens.plan.json 2>/dev/null | grep -q '"step_us"'; }
+check "a plan for tokens tells its time beside" beside
+
 # ---- refusals ----
 no_idle() { b import --from load-json idle.json --model model.json --layers moe -o idle.blt 2>/dev/null; }
 no_idle
@@ -194,7 +206,8 @@ check "a layer without load keeps its place, with one warning" keeps
 check "... which --strict refuses" fails_with 'layer 2: has no load' b plan --model model.json --ranks 4 --slots 12 --trace idle.blt --strict -o no.plan.json
 check "nearest" fails_with 'use even, fractions or per-step' toy --trace one.blt --slots 12 --rule nearest -o no.plan.json
 check "an objective over steps that is none" fails_with 'cvar:A' toy --trace one.blt --slots 12 --over max -o no.plan.json
-check "an option of later" fails_with 'objective' toy --trace one.blt --slots 12 --objective time -o no.plan.json
+check "time without a topology" fails_with 'needs --topology' b plan --model model.json --ranks 4 --trace one.blt --slots 12 --objective time -o no.plan.json
+check "time under another rule" fails_with "'even' only" toy --trace one.blt --slots 12 --objective time --rule per-step -o no.plan.json
 check "no slots" fails_with 'say how many slots' toy --trace one.blt -o no.plan.json
 check "too few slots" fails_with '--redundant 0' toy --trace one.blt --slots 7 -o no.plan.json
 check "too many ranks" fails_with '8 ranks, not 9' b plan --model model.json --topology hgx-h100 --ranks 9 --slots 9 --trace one.blt -o no.plan.json
