@@ -187,16 +187,16 @@ check "replay splits each step anew" scored_anew
 check "nearest without source ranks" fails_with 'where tokens come from' b replay --trace steps.blt --topology hgx-h100 a.plan.json --rule nearest
 
 # ---- time
-time_plan() {
-    toy --trace one.blt --slots 12 --objective time --tokens-per-rank 16 --json -o time.plan.json >time.json 2>time.err || return 1
-    grep -q '"objective": "time"' time.json && grep -q '"modelled": true' time.json && grep -q 'gap, of time' time.err &&
-        grep -q '"objective":"time"' time.plan.json && grep -q '"tokens_per_rank":16' time.plan.json
-}
-check "a plan for time says so in summary, JSON and provenance" time_plan
-twice() { toy --trace one.blt --slots 12 --objective time --tokens-per-rank 16 --threads 1 -o again.plan.json 2>/dev/null && cmp time.plan.json again.plan.json; }
+check "plan for time" quiet toy --trace one.blt --slots 12 --objective time --tokens-per-rank 16 --threads 1 -o time.plan.json
+check "... has its time and bound, and the gap refers to them" holds "$work/time.plan.json" '
+    d["provenance"]["objective"] == "time" and d["provenance"]["tokens_per_rank"] == 16
+    and all(l["time"]["modelled"] is True and l["time"]["step_us"] >= l["time"]["bound_us"] > 0 for l in d["layers"])
+    and all(abs(l["time"]["step_us"] / l["time"]["bound_us"] - 1 - l["gap"]) < 1e-9 for l in d["layers"])'
+twice() { quiet toy --trace one.blt --slots 12 --objective time --tokens-per-rank 16 --threads 2 -o again.plan.json && cmp "$work/time.plan.json" "$work/again.plan.json"; }
 check "... and is the same again" twice
-beside() { toy --trace one.blt --slots 12 --json -o tokens.plan.json 2>/dev/null | grep -q '"step_us"'; }
-check "a plan for tokens tells its time beside" beside
+beside() { quiet toy --trace one.blt --slots 12 --json -o tokens.plan.json >"$work/tokens.json"; }
+check "plan for tokens" beside
+check "... tells its time beside" holds "$work/tokens.json" 'd["objective"] == "tokens" and d["step_us"]["modelled"] and d["step_us"]["score"] >= d["step_us"]["bound"] > 0'
 
 # ---- refusals ----
 no_idle() { b import --from load-json idle.json --model model.json --layers moe -o idle.blt 2>/dev/null; }
