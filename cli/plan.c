@@ -48,6 +48,20 @@ static const bl_opt OPTIONS[] = {
      .help = "the placement in force (a plan, or an engine's file): move as little as is worth it"},
     {"max-moves", 0, BL_OPT_INT, AT(max_moves), .metavar = "N", .min = 0, .max = 1e12,
      .help = "copies that may travel from the current placement, over all layers"},
+    {"max-bytes", 0, BL_OPT_BYTES, AT(max_bytes), .metavar = "B",
+     .help = "the same as bytes of experts"},
+    {"spares", 0, BL_OPT_INT, AT(spares), .metavar = "N", .min = 0, .max = 1 << 20,
+     .help = "buffers per rank that stay free for moves; they are paid for in KV cache"},
+    {"keep-groups", 0, BL_OPT_FLAG, AT(keep_groups),
+     .help = "keep each of the model's groups of experts whole on one node"},
+    {"node", 0, BL_OPT_STRING, AT(node), .metavar = "host|LEVEL",
+     .help = "what a node is, for groups: a host or a domain of the topology's level (nvlink)"},
+    {"min-copies", 0, BL_OPT_INT, AT(min_copies), .metavar = "N", .min = 1, .max = BL_MOST_DOMAINS,
+     .help = "every expert has copies in at least so many fault domains"},
+    {"min-copies-for", 0, BL_OPT_INT, AT(guarded), .metavar = "N", .min = 0, .max = 1 << 24,
+     .help = "only the N hottest experts of a layer; 0: all"},
+    {"fault-domain", 0, BL_OPT_STRING, AT(fault_domain), .metavar = "rank|host|LEVEL",
+     .help = "what fails together"},
     {"min-gain", 0, BL_OPT_REAL, AT(min_gain), .metavar = "X", .min = 0, .max = 1,
      .help = "keep a layer's current placement unless it gains this fraction; by default 0.03, and "
              "0.008 from 4 scenarios on"},
@@ -67,7 +81,10 @@ static const bl_opt OPTIONS[] = {
 static void set_defaults(void *options) {
     bl_plan_options *o = options;
     const long online = sysconf(_SC_NPROCESSORS_ONLN);
-    o->slots = o->max_moves = -1;
+    o->slots = o->max_moves = o->max_bytes = -1;
+    o->min_copies = 1;
+    o->node = "host";
+    o->fault_domain = "rank";
     o->seed = 1;
     o->min_gain = -1.0;
     o->over = "mean";
@@ -86,6 +103,13 @@ static bl_status make_plan(const bl_plan_options *o, const bl_plan_inputs *in, b
     options.solve.time_s = o->time_s;
     options.current = in->has_current ? &in->current : NULL;
     options.max_moves = o->max_moves;
+    options.max_bytes = o->max_bytes;
+    options.spares = (int)o->spares;
+    options.keep_groups = o->keep_groups;
+    options.node = in->node;
+    options.min_copies = (int)o->min_copies;
+    options.guarded = (int)o->guarded;
+    options.domain = in->domain;
     options.min_gain = o->min_gain;
     options.half_life = o->half_life;
     options.objective = (bl_objective)o->objective;

@@ -4,6 +4,7 @@
 #include "cli/plan_inputs.h"
 
 #include "core/io.h"
+#include "core/mem.h"
 #include "planner/engines/current.h"
 
 #include <stdlib.h>
@@ -11,6 +12,8 @@
 
 void bl_plan_inputs_free(bl_plan_inputs *in) {
     bl_loads_free(&in->loads);
+    free(in->node);
+    free(in->domain);
     bl_capacity_free(&in->capacity);
     bl_plan_free(&in->current);
     bl_topology_free(&in->topology);
@@ -31,6 +34,9 @@ static bl_status check_options(const bl_plan_options *o, bl_error *err) {
     if (o->objective == BL_OBJECTIVE_TIME && o->topology == NULL)
         return bl_fail(err, BL_ERR_USAGE,
                        "--objective time needs --topology: without it no time can be modelled");
+    if (o->max_bytes >= 0 && o->current == NULL)
+        return bl_fail(err, BL_ERR_USAGE,
+                       "--max-bytes counts moves from a placement: name it with --current");
     if (o->json && strcmp(o->output, "-") == 0)
         return bl_fail(err, BL_ERR_USAGE, "-o - and --json would both write to standard output");
     return BL_OK;
@@ -62,6 +68,48 @@ static bl_status open_cluster(const bl_plan_options *o, bl_plan_inputs *in, bl_e
     if (in->n_ranks > in->topology.n_ranks)
         return bl_fail(err, BL_ERR_SHAPE, "topology %s has %d ranks, not %d", in->topology.name,
                        in->topology.n_ranks, in->n_ranks);
+    return BL_OK;
+}
+
+/* Domains of ranks by name: "rank", "host", or a level of the topology. */
+static bl_status read_domains(const bl_plan_inputs *in, const char *option, const char *name,
+                              int **domain_p, bl_error *err) {
+    const bl_topology *t = &in->topology;
+    int *domain, level = -1;
+    for (int k = 1; in->has_topology && k <= t->n_levels; k++)
+        level = strcmp(t->levels[k].name, name) == 0 ? k : level;
+    const bool is_rank = strcmp(name, "rank") == 0;
+    const bool is_host = level < 0 && (strcmp(name, "host") == 0 || strcmp(name, "node") == 0);
+    if (!in->has_topology && !is_rank)
+        return bl_fail(err, BL_ERR_USAGE, "%s %s: name the cluster with --topology", option, name);
+    if (!is_rank && !is_host && level < 0)
+        return bl_fail(
+            err, BL_ERR_USAGE,
+            "%s: \"%s\" is neither rank, host nor a level of topology %s, whose first is "
+            "%s",
+            option, name, t->name, t->levels[1].name);
+    BL_TRY(BL_CALLOC(domain, in->n_ranks, err));
+    for (int rank = 0; rank < in->n_ranks; rank++)
+        domain[rank] = is_rank   ? rank
+                       : is_host ? t->host[rank]
+                                 : bl_topology_domain(t, level, rank);
+    *domain_p = domain;
+    return BL_OK;
+}
+
+static bl_status open_domains(const bl_plan_options *o, bl_plan_inputs *in, bl_error *err) {
+    const bool wants_nodes = o->keep_groups || o->algorithm == BL_ALG_GREEDY_HIERARCHICAL;
+    if (o->keep_groups && in->model.n_groups < 2)
+        return bl_fail(err, BL_ERR_MODEL, "%s has no groups of experts to keep whole",
+                       in->model.name);
+    if (o->max_bytes >= 0 && in->model.expert_bytes == 0)
+        return bl_fail(err, BL_ERR_MODEL,
+                       "--max-bytes: the size of an expert of %s is not known; use --max-moves",
+                       in->model.name);
+    if (wants_nodes)
+        BL_TRY(read_domains(in, "--node", o->node, &in->node, err));
+    if (o->min_copies > 1)
+        BL_TRY(read_domains(in, "--fault-domain", o->fault_domain, &in->domain, err));
     return BL_OK;
 }
 
@@ -165,6 +213,7 @@ bl_status bl_plan_inputs_open(const bl_plan_options *o, int n_args, char **args,
     BL_TRY(check_output(o, n_args, args, err));
     BL_TRY(bl_model_load(o->model, &in->model, err));
     BL_TRY(open_cluster(o, in, err));
+    BL_TRY(open_domains(o, in, err));
     BL_TRY(open_current(o, in, err));
     BL_TRY(size_slots(o, in, err));
     return open_trace(o, n_args, args, in, err);

@@ -11,12 +11,13 @@
 typedef struct bl_plan_options {
     bl_opt_list traces;
     const char *model, *topology, *redundant, *slots_per_rank, *mask, *current, *output, *over;
-    int64_t ranks, slots, max_moves, seed, threads;
+    const char *node, *fault_domain;
+    int64_t ranks, slots, max_moves, max_bytes, spares, min_copies, guarded, seed, threads;
     int rule, algorithm, phase;
     bl_opt_range steps;
     double min_gain, time_s, half_life, tokens_per_rank;
     int objective;
-    bool overlap, strict, json;
+    bool overlap, keep_groups, strict, json;
 } bl_plan_options;
 
 /* Everything that is opened for one plan. */
@@ -27,6 +28,7 @@ typedef struct bl_plan_inputs {
     int n_ranks;
     bl_plan current;
     bl_capacity capacity;
+    int *node, *domain; /* [n_ranks] or NULL */
     bl_loads loads;
 } bl_plan_inputs;
 

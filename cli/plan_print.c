@@ -28,6 +28,22 @@ static void print_figure(const char *name, const bl_planning_figure *f) {
     fprintf(stderr, "  %-18s %8.4f   %8.4f (layer %d)\n", name, f->mean, f->worst, f->worst_layer);
 }
 
+/* What keeping to them costs. */
+static void print_rules(const bl_plan_options *o, const bl_plan_inputs *in,
+                        const bl_planning_summary *s) {
+    fprintf(stderr, "  %-18s", "rules");
+    if (o->keep_groups)
+        fprintf(stderr, " %d groups whole on a %s (nodes proven best in %d layers)",
+                in->model.n_groups, o->node, s->n_groups_proven);
+    if (o->min_copies > 1)
+        fprintf(stderr, "%s in %d %ss at least", o->keep_groups ? "," : "", (int)o->min_copies,
+                o->fault_domain);
+    if (o->objective == BL_OBJECTIVE_TIME)
+        fprintf(stderr, ": step %+.2f %%\n", 100.0 * (s->score_us / s->free_us - 1.0));
+    else
+        fprintf(stderr, ": max/mean %+.2f %%\n", 100.0 * (s->score.mean / s->free.mean - 1.0));
+}
+
 static void print_summary(const bl_plan_options *o, const bl_plan_inputs *in, const bl_plan *plan,
                           const bl_planning_summary *s) {
     const char *before = s->current_given ? "current placement" : "start layout";
@@ -40,6 +56,8 @@ static void print_summary(const bl_plan_options *o, const bl_plan_inputs *in, co
     print_figure(before, &s->before);
     print_figure("greedy", &s->greedy);
     print_figure("this plan", &s->score);
+    if (s->has_rules)
+        print_figure("without the rules", &s->free);
     fprintf(stderr, "  %-18s %8.4f\n", "bound", s->bound.mean);
     if (s->score_us > 0.0)
         fprintf(stderr,
@@ -55,14 +73,24 @@ static void print_summary(const bl_plan_options *o, const bl_plan_inputs *in, co
         fprintf(stderr, ", %.3g GB in all, %.3g of %.3g GB on a rank",
                 1e-9 * (double)s->replica_bytes, 1e-9 * (double)s->rank_bytes,
                 1e-9 * (double)s->resident_bytes);
+    if (s->spare_bytes > 0)
+        fprintf(stderr, ", %.3g GB of spares", 1e-9 * (double)s->spare_bytes);
     if (s->kv_tokens_lost >= 1.0)
         fprintf(stderr, ": KV cache of %.0f tokens", s->kv_tokens_lost);
     fputc('\n', stderr);
     const double gain = o->objective == BL_OBJECTIVE_TIME ? 1.0 - s->score_us / s->before_us
                                                           : 1.0 - s->score.mean / s->before.mean;
+    if (s->has_rules)
+        print_rules(o, in, s);
     if (gain <= 0.01)
         fprintf(stderr, "  the gain over the %s is %.2f %% (at most 1 %%): hardly worth a change\n",
                 before, 100.0 * (gain > 0.0 ? gain : 0.0));
+    if (s->n_orphans > 0)
+        fprintf(
+            stderr,
+            "  %d experts had no copy but on masked ranks; provenance.orphans names them: their "
+            "weights must come from host memory or disk\n",
+            s->n_orphans);
     if (s->stopped)
         fprintf(stderr, "  stopped early: this is the best so far\n");
     fprintf(stderr, "wrote %s, digest %s\n", o->output, plan->digest.hex);
@@ -124,6 +152,12 @@ bl_status bl_plan_print_json(const bl_plan_options *o, const bl_plan_inputs *in,
     json_object_set_new(root, "replica_bytes", json_integer((json_int_t)s->replica_bytes));
     json_object_set_new(root, "resident_bytes", json_integer((json_int_t)s->resident_bytes));
     json_object_set_new(root, "rank_bytes", json_integer((json_int_t)s->rank_bytes));
+    json_object_set_new(root, "spare_bytes", json_integer((json_int_t)s->spare_bytes));
+    if (s->has_rules) {
+        json_object_set_new(root, "without_rules", figure_to_json(&s->free));
+        json_object_set_new(root, "groups_proven_layers", json_integer(s->n_groups_proven));
+    }
+    json_object_set_new(root, "orphans", json_integer(s->n_orphans));
     json_object_set_new(root, "kv_tokens_lost", json_real(s->kv_tokens_lost));
     const bl_status st = root != NULL ? bl_json_write("-", root, 2, err)
                                       : bl_fail(err, BL_ERR_NOMEM, "out of memory");

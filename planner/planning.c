@@ -71,6 +71,8 @@ static bl_status compare_job(const bl_planning *r, bl_planning_job *j, bl_error 
         BL_TRY(score_of(j, BL_ALG_CONTIGUOUS, &j->before, &j->before_us, &j->moves, err));
     if (!r->options->compare)
         return BL_OK;
+    if (bl_planning_has_rules(r) && !j->idle)
+        BL_TRY(score_of(j, BL_ALG_SEARCH, &j->free, &j->free_us, NULL, err));
     return score_of(j, BL_ALG_GREEDY, &j->greedy, &j->greedy_us, NULL, err);
 }
 
@@ -163,6 +165,8 @@ bl_status bl_planning_run(const bl_loads *loads, const bl_model *model, const bl
     }
     for (int m = 0; m < r.n_jobs; m++) {
         free(r.jobs[m].load);
+        free(r.jobs[m].least);
+        bl_holds_free(&r.jobs[m].may);
         bl_solution_free(&r.jobs[m].solution);
         for (int rung = 0; rung < r.jobs[m].n_rungs; rung++)
             bl_solution_free(&r.jobs[m].offers[rung]);

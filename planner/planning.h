@@ -22,6 +22,10 @@
  * placement, or the one engines start with, and is listed. Fewer than half of the layers with load
  * is refused: that is a broken recorder or a wrong layer convention, not traffic.
  *
+ * Groups of experts that are kept whole get their nodes first, layer by layer (planner/groups.h); the
+ * layer is then planned, bounded and proven with these nodes given. What such rules and fault domains
+ * cost is told by a second search without them.
+ *
  * The move budget counts copies over all layers. When the layers together want more, each offers
  * placements for 0, 1, 2, 4, ... moves and the budget goes where a move gains most
  * (planner/budget.h).
@@ -58,6 +62,13 @@ typedef struct bl_planning_options {
     bl_solve_options solve; /* solve.time_s is for all layers together */
     const bl_plan *current; /* the placement in force, or NULL; borrowed */
     int64_t max_moves;      /* over all layers; -1: no limit */
+    int64_t max_bytes;      /* the same in bytes of experts; -1: no limit */
+    int spares;             /* bundles per rank kept free for moves: priced, not filled */
+    const int *node;        /* [n_ranks] from 0, or NULL: groups and the hierarchical policy */
+    bool keep_groups;       /* the model's groups of experts stay whole on a node */
+    const int *domain;      /* [n_ranks] fault domains, from 0; with min_copies */
+    int min_copies;         /* > 1: experts are in at least so many of them */
+    int guarded;            /* this many experts of a layer, the hottest; 0: all */
     double min_gain;        /* as in bl_problem; < 0: BL_MIN_GAIN_DEFAULT, or BL_ROBUST_MIN_GAIN */
     bl_objective objective; /* time needs a topology and a model with sizes */
     double tokens_per_rank; /* times are those of so many tokens on each rank in a step; 0: as many
@@ -77,6 +88,8 @@ typedef struct bl_planning_options {
     ((bl_planning_options){.rule = BL_RULE_EVEN,              \
                            .solve = BL_SOLVE_OPTIONS_INIT,    \
                            .max_moves = -1,                   \
+                           .max_bytes = -1,                   \
+                           .min_copies = 1,                   \
                            .min_gain = -1.0,                  \
                            .max_scenarios = BL_MAX_SCENARIOS, \
                            .n_threads = 1,                    \
@@ -98,12 +111,18 @@ typedef struct bl_planning_summary {
     bl_planning_figure before, greedy, score, bound, gap;
     /* modelled microseconds of a step in all MoE layers together; 0: not modelled */
     double before_us, greedy_us, score_us, bound_us;
+    double free_us; /* without the rules; where there are any */
+    bool has_rules;
+    bl_planning_figure free; /* without the rules; where there are any */
+    int n_groups_proven;     /* layers whose groups have the best nodes, proven by GLPK */
+    int n_orphans;           /* experts of a layer whose current copies are all on masked ranks */
     int64_t moves;           /* from the current placement, or from the start layout */
     int64_t replicas;        /* copies beyond the first, per layer (the most in any) */
     uint64_t replica_bytes;  /* all layers and ranks; 0 when the model has no sizes */
     uint64_t resident_bytes; /* all experts of the rank that holds most */
     uint64_t rank_bytes;     /* of the rank that pays most for them */
-    double kv_tokens_lost;   /* on that rank; 0 when unknown */
+    uint64_t spare_bytes;    /* on every rank, beside that */
+    double kv_tokens_lost;   /* to copies and spares on that rank; 0 when unknown */
     bool stopped;            /* a limit or an interrupt ended some layer's search */
 } bl_planning_summary;
 

@@ -16,7 +16,15 @@
 
 /* Moves are limited, and there is something to move from. */
 bool bl_planning_has_budget(const bl_planning *r) {
-    return r->options->current != NULL && r->options->max_moves >= 0;
+    return r->options->current != NULL && bl_planning_max_moves(r) >= 0;
+}
+
+int64_t bl_planning_max_moves(const bl_planning *r) {
+    const bl_planning_options *o = r->options;
+    if (o->max_bytes < 0 || r->model->expert_bytes == 0)
+        return o->max_moves;
+    const int64_t moves = o->max_bytes / (int64_t)r->model->expert_bytes;
+    return o->max_moves >= 0 && o->max_moves < moves ? o->max_moves : moves;
 }
 
 /* Token rows that the busiest ranks are spared in all scenarios together. */
@@ -113,7 +121,7 @@ static bl_status choose_rungs(bl_planning *r, bl_error *err) {
     for (int m = 0; m < r->n_jobs; m++)
         ladders[m] = (bl_ladder){r->jobs[m].rungs, r->jobs[m].n_rungs};
     if (st >= 0)
-        st = bl_budget_choose(ladders, r->n_jobs, r->options->max_moves, choice, err);
+        st = bl_budget_choose(ladders, r->n_jobs, bl_planning_max_moves(r), choice, err);
     for (int m = 0; st >= 0 && m < r->n_jobs; m++) {
         bl_planning_job *j = &r->jobs[m];
         j->solution = j->offers[choice[m]];
@@ -129,7 +137,7 @@ bl_status bl_planning_keep_budget(bl_planning *r, bl_error *err) {
     int64_t wanted = 0;
     for (int m = 0; m < r->n_jobs; m++)
         wanted += r->jobs[m].moves;
-    if (!bl_planning_has_budget(r) || wanted <= r->options->max_moves)
+    if (!bl_planning_has_budget(r) || wanted <= bl_planning_max_moves(r))
         return BL_OK;
     BL_TRY(bl_planning_for_all(r, offer, err));
     BL_TRY(choose_rungs(r, err));

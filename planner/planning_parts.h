@@ -2,6 +2,7 @@
  * planning_parts.h: what the files of the planning driver share; private to planner/planning*.c.
  *
  *     planning.c            the run: threads over layers, solving, comparing
+ *     planning_rules.c      nodes and fault domains, as rules of every layer
  *     planning_scenarios.c  the trace's steps as scenarios, one problem per layer, what is refused
  *     planning_timed.c      what turns the jobs' loads into time
  *     planning_budget.c     the move budget over layers
@@ -26,12 +27,18 @@ typedef struct bl_planning_job {
     double *load; /* [n_scenarios][n_experts]; owned */
     double total; /* sum of load */
     bl_problem problem;
+    bl_rules rules; /* what the problem's rules point to */
+    int *least;     /* [n_experts] or NULL; owned */
+    bl_holds may;   /* owned */
+    bool groups_proven;
     bl_solution solution; /* owned */
     bl_score before, greedy;
     bl_timed timed;              /* problem.timed points here where times are modelled */
     double *scale;               /* of timed; owned */
     double before_us, greedy_us; /* 0: not modelled */
-    int moves;                   /* from the current placement or the start layout */
+    bl_score free;               /* of a plan without the rules, where there are any */
+    double free_us;
+    int moves; /* from the current placement or the start layout */
     /* under a move budget: what the layer could have, by moves */
     int n_rungs;
     bl_rung rungs[BL_PLANNING_RUNGS];
@@ -81,6 +88,12 @@ double bl_planning_weight(const bl_planning *r, size_t step);
 bl_status bl_planning_time_jobs(bl_planning *r, const bl_topology *topology, bl_error *err);
 void bl_planning_untime_jobs(bl_planning *r);
 
+/* planning_rules.c */
+
+/* Add what the options say to the job's problem. */
+bl_status bl_planning_make_rules(const bl_planning *r, bl_planning_job *j, bl_error *err);
+bool bl_planning_has_rules(const bl_planning *r);
+
 /* planning.c */
 
 /* The options of one layer's solve: its own seed, its part of the time. */
@@ -96,7 +109,9 @@ bl_status bl_planning_for_all(bl_planning *r,
 
 /* Moves are limited, and there is something to move from. */
 bool bl_planning_has_budget(const bl_planning *r);
-/* Give moves back where they gain least, until all layers together keep within max_moves. */
+/* Moves over all layers: what max_moves and max_bytes leave. -1: no limit. */
+int64_t bl_planning_max_moves(const bl_planning *r);
+/* Give moves back where they gain least, until all layers together keep within the limit. */
 bl_status bl_planning_keep_budget(bl_planning *r, bl_error *err);
 
 /* planning_result.c */

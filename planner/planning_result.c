@@ -30,8 +30,22 @@ static void price_replicas(const bl_planning *r, bl_planning_summary *s) {
     s->replica_bytes = (uint64_t)s->replicas * bytes * layers;
     const double extra = most - (double)r->model->n_experts / capacity->n_active;
     s->rank_bytes = (uint64_t)((extra > 0.0 ? extra : 0.0) * (double)(bytes * layers));
+    s->spare_bytes = (uint64_t)r->options->spares * bytes;
     if (r->model->kv_bytes_per_token > 0.0)
-        s->kv_tokens_lost = (double)s->rank_bytes / r->model->kv_bytes_per_token;
+        s->kv_tokens_lost = (double)(s->rank_bytes + s->spare_bytes) / r->model->kv_bytes_per_token;
+}
+
+/* Has the expert copies in the placement in force, and all of them on masked ranks? */
+static bool is_orphan(const bl_planning *r, const bl_planning_job *j, int expert) {
+    bool masked = false;
+    for (int rank = 0; j->problem.current != NULL && rank < r->options->n_ranks; rank++) {
+        if (bl_layer_find(j->problem.current, rank, expert) < 0)
+            continue;
+        if (r->options->capacity.slots_per_rank[rank] > 0)
+            return false;
+        masked = true;
+    }
+    return masked;
 }
 
 void bl_planning_summarise(const bl_planning *r, bl_planning_summary *s) {
@@ -40,10 +54,13 @@ void bl_planning_summarise(const bl_planning *r, bl_planning_summary *s) {
                                .steps_per_scenario = r->steps_per_scenario,
                                .current_given = r->options->current != NULL,
                                .compared = r->options->compare,
+                               .has_rules = bl_planning_has_rules(r),
                                .stopped = r->stopped};
     for (int m = 0; m < r->n_jobs; m++) {
         s->n_idle += r->jobs[m].idle;
         s->n_missing += r->jobs[m].row < 0;
+        for (int expert = 0; expert < r->model->n_experts; expert++)
+            s->n_orphans += is_orphan(r, &r->jobs[m], expert);
     }
     const int n = r->n_jobs - s->n_idle;
     for (int m = 0; m < r->n_jobs; m++) {
@@ -61,6 +78,9 @@ void bl_planning_summarise(const bl_planning *r, bl_planning_summary *s) {
         s->greedy_us += j->greedy_us;
         s->score_us += j->solution.time.step_us;
         s->bound_us += j->solution.time.bound_us;
+        s->free_us += j->free_us;
+        figure_add(&s->free, j->free.max_over_mean, j, n);
+        s->n_groups_proven += j->groups_proven;
     }
     price_replicas(r, s);
 }
@@ -81,6 +101,30 @@ static json_t *masked_ranks(const bl_planning *r) {
             json_array_append_new(ranks, json_integer(rank));
     }
     return ranks;
+}
+
+static json_t *domains_of(const bl_planning *r) {
+    json_t *domains = json_array();
+    for (int rank = 0; rank < r->options->n_ranks; rank++)
+        json_array_append_new(domains, json_integer(r->options->domain[rank]));
+    return domains;
+}
+
+/* [{"layer", "experts": [...]}] */
+static json_t *orphans(const bl_planning *r) {
+    json_t *list = json_array();
+    for (int m = 0; m < r->n_jobs; m++) {
+        json_t *experts = json_array();
+        for (int expert = 0; expert < r->model->n_experts; expert++) {
+            if (is_orphan(r, &r->jobs[m], expert))
+                json_array_append_new(experts, json_integer(expert));
+        }
+        if (json_array_size(experts) > 0)
+            json_array_append_new(
+                list, json_pack("{s:i, s:O}", "layer", r->jobs[m].layer, "experts", experts));
+        json_decref(experts);
+    }
+    return list;
 }
 
 /* Which steps each of several traces has in the whole, so that one of them alone is known again. */
@@ -130,6 +174,16 @@ static json_t *provenance_of(const bl_planning *r, const bl_topology *topology,
     }
     json_object_set_new(p, "slots", json_integer(o->capacity.n_slots));
     json_object_set_new(p, "masked_ranks", masked_ranks(r));
+    if (s->n_orphans > 0)
+        json_object_set_new(p, "orphans", orphans(r));
+    if (o->spares > 0)
+        json_object_set_new(p, "spares", json_integer(o->spares));
+    if (o->keep_groups)
+        json_object_set_new(p, "groups_kept", json_integer(r->model->n_groups));
+    if (o->min_copies > 1)
+        json_object_set_new(p, "fault_domains",
+                            json_pack("{s:o, s:i, s:i}", "of_rank", domains_of(r), "least",
+                                      o->min_copies, "experts", o->guarded));
     json_object_set_new(p, "idle_layers", idle_layers(r, false));
     json_object_set_new(p, "missing_layers", idle_layers(r, true));
     if (o->current != NULL)

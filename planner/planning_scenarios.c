@@ -157,6 +157,7 @@ bl_status bl_planning_make_jobs(bl_planning *r, bl_error *err) {
             .tail = bl_planning_tail(r),
             .objective = o->objective,
         };
+        BL_TRY(bl_planning_make_rules(r, j, err));
         if (j->idle && n_idle++ == 0)
             first_idle = j->layer;
     }

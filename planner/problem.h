@@ -56,6 +56,8 @@ typedef struct bl_problem {
     int max_moves;                     /* copies that may travel from `current`; -1: no limit */
     double min_gain;       /* with `current`: keep it unless the score falls by more than this
                         fraction (0.01 = one per cent) */
+    int n_groups;          /* equal groups of experts, and the ranks' nodes, for groups.h and */
+    const int *node;       /* hierarchical.h: [n_ranks] from 0, or NULL; borrowed */
     const bl_rules *rules; /* where experts may and must live (rules.h), or NULL; borrowed */
     /* 0: level exactly these scenarios. Else they are a sample of what will come, and the search
      * minimises the cost of planner/robust.h instead of the score: 1 its mean over scenarios, less

@@ -6,6 +6,7 @@
 #include "planner/exact.h"
 #include "planner/flow_search.h"
 #include "planner/greedy.h"
+#include "planner/hierarchical.h"
 #include "planner/pairs.h"
 #include "planner/robust.h"
 #include "planner/search.h"
@@ -15,7 +16,8 @@
 
 #include <stdlib.h>
 
-const char *const bl_algorithm_names[] = {"auto", "search", "exact", "greedy", "contiguous", NULL};
+const char *const bl_algorithm_names[] = {
+    "auto", "search", "exact", "greedy", "greedy-hierarchical", "contiguous", NULL};
 
 static bl_status contiguous(const bl_problem *problem, bl_layer_placement *out, bl_error *err) {
     bl_placement one;
@@ -291,6 +293,8 @@ static bl_status construct(const bl_problem *problem, const bl_solve_options *op
         return contiguous(problem, &solution->placement, err);
     case BL_ALG_GREEDY:
         return bl_greedy(problem, &solution->placement, err);
+    case BL_ALG_GREEDY_HIERARCHICAL:
+        return bl_greedy_hierarchical(problem, &solution->placement, err);
     case BL_ALG_AUTO:
     case BL_ALG_SEARCH:
     case BL_ALG_EXACT:

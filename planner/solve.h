@@ -30,8 +30,9 @@ typedef enum bl_algorithm {
     /* GLPK until proven or out of time, even split, up to 20000 binaries; needs a program that is
      * linked with it. */
     BL_ALG_EXACT,
-    BL_ALG_GREEDY,    /* replicate the hottest, pack longest first: what engines do today */
-    BL_ALG_CONTIGUOUS /* the placement engines start with */
+    BL_ALG_GREEDY, /* replicate the hottest, pack longest first: what engines do today */
+    BL_ALG_GREEDY_HIERARCHICAL, /* groups to nodes first: what they do for group-limited models */
+    BL_ALG_CONTIGUOUS           /* the placement engines start with */
 } bl_algorithm;
 
 extern const char *const bl_algorithm_names[]; /* NULL-terminated, indexed by bl_algorithm */
