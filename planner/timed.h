@@ -69,6 +69,7 @@ typedef struct bl_timed_search_options {
     double time_s;     /* > 0: this long instead */
     double move_price; /* with a current placement: what one more move must save, as a part of T */
     double target_s;   /* stop at this mean T */
+    bool gentle;       /* start cool: the placement is good already */
 } bl_timed_search_options;
 
 /* Improve `placement` in place under the even split: hard rules and problem->max_moves are kept,

@@ -3,6 +3,7 @@
 #include "planner/align.h"
 #include "planner/anchor.h"
 #include "planner/greedy.h"
+#include "planner/search.h"
 #include "planner/timed.h"
 
 #define MICRO 1e-6
@@ -21,12 +22,14 @@ static bl_status check(const bl_problem *problem, const bl_solve_options *option
 }
 
 static bl_status search(const bl_problem *problem, const bl_solve_options *options,
-                        const bl_solution *solution, bl_layer_placement *placement, bl_error *err) {
+                        const bl_solution *solution, bool gentle, bl_layer_placement *placement,
+                        bl_error *err) {
     const bl_timed_search_options search = {
         .seed = options->seed,
         .proposals = options->iterations,
         .time_s = options->time_s / 2.0, /* there are two starts */
         .move_price = BL_MOVE_PRICE,
+        .gentle = gentle,
         .target_s = MICRO * solution->time.bound_us * (1.0 + 1e-6)};
     return bl_timed_search(problem, &search, placement, err);
 }
@@ -56,6 +59,17 @@ static bl_status keep_better(const bl_problem *problem, bl_layer_placement *kept
     return st;
 }
 
+/* The placement that levels the tokens of these very scenarios. */
+static bl_status level_tokens(const bl_problem *problem, const bl_solve_options *options,
+                              const bl_solution *solution, bl_layer_placement *out, bl_error *err) {
+    bl_problem tokens = *problem;
+    const bl_search_options search = {
+        .seed = options->seed, .target = solution->bound.max_over_mean * (1.0 + BL_SEARCH_CLOSE)};
+    tokens.tail = 0.0;
+    BL_TRY(bl_greedy(&tokens, out, err));
+    return bl_search(&tokens, &search, out, err);
+}
+
 /* From both starts, as if nothing were in force; then laid over what is. */
 static bl_status solve_afresh(const bl_problem *problem, const bl_solve_options *options,
                               const bl_solution *solution, bl_layer_placement *out, bl_error *err) {
@@ -63,14 +77,14 @@ static bl_status solve_afresh(const bl_problem *problem, const bl_solve_options 
     fresh.current = NULL;
     bl_layer_placement level = {0}, cold = {0};
     bool limited = false;
-    bl_status st = bl_greedy(&fresh, &level, err);
+    bl_status st = level_tokens(&fresh, options, solution, &level, err);
     if (st >= 0)
-        st = search(&fresh, options, solution, &level, err);
+        st = search(&fresh, options, solution, true, &level, err);
     limited = st > 0;
     if (st >= 0)
         st = bl_timed_start(&fresh, &cold, err);
     if (st >= 0)
-        st = search(&fresh, options, solution, &cold, err);
+        st = search(&fresh, options, solution, false, &cold, err);
     limited = limited || st > 0;
     if (st >= 0)
         st = keep_better(&fresh, &level, &cold, err);
@@ -90,7 +104,7 @@ static bl_status solve_anchored(const bl_problem *problem, const bl_solve_option
                                 bl_solution *solution, bl_error *err) {
     double value;
     BL_TRY(bl_anchor_start(problem, &solution->placement, err));
-    const bl_status st = search(problem, options, solution, &solution->placement, err);
+    const bl_status st = search(problem, options, solution, false, &solution->placement, err);
     BL_TRY(st);
     BL_TRY(bl_timed_seconds(problem, &solution->placement, NULL, &value, err));
     if (st > 0 || problem->max_moves >= 0 ||

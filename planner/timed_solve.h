@@ -2,8 +2,8 @@
  * timed_solve.h: from a layer's problem to the placement with the least time (planner/timed.h).
  *
  *     none in force   two starts, searched one after the other, the better is kept: what levels
- *                     tokens (right where multiplying rules), and spare slots filled with what
- *                     hardly runs (right where reading rules)
+ *                     tokens (right where multiplying rules; never worse than that plan), and spare
+ *                     slots filled with what hardly runs (right where reading rules)
  *     a current one   repaired if it cannot be served, improved from where it is with a price on
  *                     every move; where moves are unlimited and the bound is far, a fresh start laid
  *                     over it wins if it is cheaper, moves included. What is in force stays unless
