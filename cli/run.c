@@ -23,10 +23,11 @@ static const char *const TRANSPORTS[] = {"ucx", "local", NULL};
 #define DEADLINE_S 60.0
 
 typedef struct run_options {
-    int64_t n_ranks, slots, spares, move_bytes, max_tokens, repeat, batch;
-    const char *model, *plan, *prompts, *tokens, *logits, *topk, *record, *socket;
+    int64_t n_ranks, slots, spares, move_bytes, max_tokens, repeat, batch, prefill_tokens, seed;
+    const char *model, *plan, *prompts, *arrivals, *tokens, *logits, *topk, *record, *socket;
+    double temperature, top_p;
     int transport;
-    bool json;
+    bool keep_prefixes, json;
 } run_options;
 
 #define AT(field) .offset = offsetof(run_options, field)
@@ -104,6 +105,43 @@ static const bl_opt OPTIONS[] = {
      .min = 1,
      .max = 4096,
      .help = "sequences a rank serves at once"},
+    {.name = "prefill-tokens",
+     .type = BL_OPT_INT,
+     AT(prefill_tokens),
+     .metavar = "N",
+     .min = 0,
+     .max = 1 << 24,
+     .help = "tokens of one prompt fed per step at most, so that others decode meanwhile; 0: all"},
+    {.name = "keep-prefixes",
+     .type = BL_OPT_FLAG,
+     AT(keep_prefixes),
+     .help = "start a prompt from the keys and values of an ended one that began alike"},
+    {.name = "arrivals",
+     .type = BL_OPT_STRING,
+     AT(arrivals),
+     .metavar = "FILE",
+     .help = "which prompt arrives when, as CSV: seconds,prompt,max_tokens; else all at once"},
+    {.name = "temperature",
+     .type = BL_OPT_REAL,
+     AT(temperature),
+     .metavar = "T",
+     .min = 0,
+     .max = 100,
+     .help = "draw tokens from softmax(logits / T); 0: take the likeliest"},
+    {.name = "top-p",
+     .type = BL_OPT_REAL,
+     AT(top_p),
+     .metavar = "P",
+     .min = 1e-9,
+     .max = 1,
+     .help = "draw among the likeliest tokens that together have this probability"},
+    {.name = "seed",
+     .type = BL_OPT_INT,
+     AT(seed),
+     .metavar = "N",
+     .min = 0,
+     .max = 1e15,
+     .help = "seed of the draws; the same seed gives the same text on any ranks and plan"},
     {.name = "tokens",
      .type = BL_OPT_STRING,
      AT(tokens),
@@ -139,6 +177,8 @@ static void set_defaults(void *options) {
     o->max_tokens = 64;
     o->repeat = 1;
     o->batch = 8;
+    o->top_p = 1;
+    o->seed = 1;
 }
 
 /* ---- the job ------------------------------------------------------------------------------- */
@@ -226,11 +266,16 @@ static bl_status load_prompts(const run_options *o, bl_run_job *job, bl_error *e
     BL_TRY(bl_prompts_split(job->prompts_text, bytes, o->prompts, &job->prompts, &job->n_prompts,
                             err));
     BL_TRY(bl_prompts_check(job->prompts, job->n_prompts, &job->config, o->prompts, err));
-    if (o->repeat > INT32_MAX / job->n_prompts)
-        return bl_fail(err, BL_ERR_RANGE, "--repeat %lld of %d prompts is too much",
-                       (long long)o->repeat, job->n_prompts);
-    job->serve = (bl_serve_options){(int)o->batch, (int)o->max_tokens, (int)o->repeat};
-    return BL_OK;
+    job->serve = (bl_serve_options){
+        .batch = (int)o->batch,
+        .prefill_tokens = (int)o->prefill_tokens,
+        .keep_prefixes = o->keep_prefixes,
+        .sampling = {.temperature = o->temperature, .top_p = o->top_p, .seed = (uint64_t)o->seed}};
+    if (o->arrivals != NULL)
+        return bl_requests_read(o->arrivals, job->prompts, job->n_prompts, (int)o->max_tokens,
+                                &job->requests, err);
+    return bl_requests_repeat(job->prompts, job->n_prompts, o->repeat, (int)o->max_tokens,
+                              &job->requests, err);
 }
 
 static bl_status take_tokens(const bl_npy *npy, const char *path, bl_run_job *job, bl_error *err) {
@@ -269,6 +314,8 @@ static bl_status check_options(const run_options *o, bl_error *err) {
         return bl_fail(err, BL_ERR_USAGE, "--tokens needs --logits OUT.npy");
     if (o->tokens != NULL && o->socket != NULL)
         return bl_fail(err, BL_ERR_USAGE, "--socket goes with --prompts");
+    if (o->arrivals != NULL && (o->tokens != NULL || o->repeat != 1))
+        return bl_fail(err, BL_ERR_USAGE, "--arrivals goes with --prompts and without --repeat");
     if (o->prompts != NULL && (o->logits != NULL || o->topk != NULL))
         return bl_fail(err, BL_ERR_USAGE, "--logits and --topk go with --tokens");
     return BL_OK;
@@ -505,7 +552,7 @@ const bl_verb bl_verb_run = {
     .details =
         "Runs a Qwen3-MoE checkpoint: attention data-parallel, experts expert-parallel, each "
         "rank a process that holds the experts the plan gives it and no others. Prompts are "
-        "continued greedily, byte by byte; prompt i is served by rank i mod N. The result "
+        "continued byte by byte; request i is served by rank i mod N. The result "
         "does not depend on the plan, the number of ranks or the batch, bit for bit.\n\n"
         "Prints the continuations in the order of the prompts, separated by lines that hold "
         "only ---. Ctrl-C stops at the end of the step and prints what there is.",

@@ -28,13 +28,11 @@ static int n_shown(const bl_run_job *job, const bl_run_report *reports) {
 
 void bl_run_count_complete(const bl_run_job *job, const bl_run_report *reports, int *complete,
                            int *requests) {
-    *requests = job->n_prompts * job->serve.repeat;
+    *requests = job->requests.n;
     *complete = 0;
     for (int i = 0; i < n_shown(job, reports); i++) {
         const bl_completion *completion = completion_of(job, reports, i);
-        const size_t prompt = job->prompts[i % job->n_prompts].bytes;
-        const int64_t room = (int64_t)job->config.max_positions - (int64_t)prompt + 1;
-        const int64_t full = room < job->serve.max_tokens ? room : job->serve.max_tokens;
+        const int full = bl_requests_length(&job->requests, i, &job->config);
         *complete += completion != NULL && completion->n_tokens == full;
     }
 }
@@ -278,6 +276,56 @@ static void add_stages(json_t *root, const bl_run_job *job, const bl_run_report 
                                   (json_int_t)rows, "messages", (json_int_t)messages));
 }
 
+/* Time to the first token, between two tokens, and per token after the first (mean of a request). */
+static bl_status add_latency(json_t *root, const bl_run_job *job, const bl_run_report *reports,
+                             bl_error *err) {
+    size_t n_tokens = 0, n_first = 0, n_gaps = 0, n_means = 0;
+    double *first, *gap, *mean;
+    for (int g = 0; g < job->n_ranks; g++) {
+        for (int i = 0; i < reports[g].log.n_completions; i++)
+            n_tokens += (size_t)reports[g].log.completions[i].n_tokens;
+    }
+    BL_TRY(BL_CALLOC(first, 3 * n_tokens, err));
+    gap = first + n_tokens;
+    mean = gap + n_tokens;
+    for (int g = 0; g < job->n_ranks; g++) {
+        for (int i = 0; i < reports[g].log.n_completions; i++) {
+            const bl_completion *c = &reports[g].log.completions[i];
+            if (c->n_tokens > 0)
+                first[n_first++] = (double)c->ready_ns[0] * 1e-3;
+            for (int t = 1; t < c->n_tokens; t++)
+                gap[n_gaps++] = (double)(c->ready_ns[t] - c->ready_ns[t - 1]) * 1e-3;
+            if (c->n_tokens > 1)
+                mean[n_means++] = (double)(c->ready_ns[c->n_tokens - 1] - c->ready_ns[0]) * 1e-3 /
+                                  (c->n_tokens - 1);
+        }
+    }
+    json_object_set_new(root, "latency",
+                        json_pack("{s:o, s:o, s:o}", "first_token_us", summary(first, n_first),
+                                  "between_tokens_us", summary(gap, n_gaps), "per_token_us",
+                                  summary(mean, n_means)));
+    free(first);
+    return BL_OK;
+}
+
+/* Tokens decoded, those of prompts that were there already, and what a second brought. */
+static void add_throughput(json_t *root, const bl_run_job *job, const bl_run_report *reports) {
+    json_int_t decoded = 0, cached = 0;
+    uint64_t ns = 0;
+    for (int g = 0; g < job->n_ranks; g++) {
+        const bl_serve_log *log = &reports[g].log;
+        ns = log->serving_ns > ns ? log->serving_ns : ns;
+        for (int i = 0; i < log->n_completions; i++) {
+            decoded += log->completions[i].n_tokens;
+            cached += log->completions[i].n_cached;
+        }
+    }
+    json_object_set_new(root, "decoded_tokens", json_integer(decoded));
+    json_object_set_new(root, "cached_tokens", json_integer(cached));
+    json_object_set_new(root, "tokens_per_s",
+                        ns > 0 ? json_real((double)decoded / ((double)ns * 1e-9)) : json_null());
+}
+
 static void add_trace(json_t *root, const bl_recorder_totals *trace) {
     json_object_set_new(root, "trace",
                         json_pack("{s:I, s:I, s:I, s:I}", "pushed", (json_int_t)trace->pushed,
@@ -299,9 +347,14 @@ bl_status bl_run_print_json(const bl_run_job *job, const char *transport,
                   "transport", transport, "pids", pids, "resident_bytes", resident);
     if (root == NULL)
         return bl_fail(err, BL_ERR_NOMEM, "out of memory");
-    if (job->tokens == NULL)
+    bl_status st = BL_OK;
+    if (job->tokens == NULL) {
         add_texts(root, job, reports);
-    bl_status st = add_steps(root, job, reports, err);
+        add_throughput(root, job, reports);
+        st = add_latency(root, job, reports, err);
+    }
+    if (st >= 0)
+        st = add_steps(root, job, reports, err);
     if (st >= 0) {
         add_stages(root, job, reports);
         if (trace->n_rings > 0)

@@ -30,6 +30,7 @@ typedef struct run_rank {
 
 void bl_run_job_free(bl_run_job *job) {
     bl_placement_free(&job->placement);
+    bl_requests_free(&job->requests);
     free(job->prompts_text);
     free(job->prompts);
     free(job->tokens);
@@ -173,8 +174,8 @@ static bl_status run(run_rank *rank, bl_error *err) {
             bl_run_mover_open(job, rank->store, rank->transport, &rank->mover, &mover_hooks, err));
         add_part(rank, mover_hooks);
     }
-    return bl_serve(rank->engine, &job->config, rank->self, job->n_ranks, job->prompts,
-                    job->n_prompts, &job->serve, &rank->report.log, err);
+    return bl_serve(rank->engine, &job->config, rank->self, job->n_ranks, &job->requests,
+                    &job->serve, &rank->report.log, err);
 }
 
 bl_status bl_run_rank(const bl_run_job *job, int self, bl_run_connect_fn *connect, void *user,

@@ -36,6 +36,7 @@ typedef struct bl_run_job {
     char *prompts_text;
     bl_prompt *prompts; /* into prompts_text */
     int n_prompts;
+    bl_requests requests; /* of these prompts */
     bl_serve_options serve;
 
     /* ... or compute the logits of these tokens, on rank 0 */

@@ -45,7 +45,7 @@ static void put(writer *to, const void *items, size_t n, size_t item_bytes) {
 /* The numbers in front of the arrays. */
 typedef struct numbers {
     int64_t pid;
-    uint64_t resident_bytes;
+    uint64_t resident_bytes, serving_ns;
     int32_t n_layers, stopped;
 } numbers;
 
@@ -54,6 +54,7 @@ bl_status bl_run_report_encode(const bl_run_report *report, unsigned char **data
     const bl_serve_log *log = &report->log;
     const numbers head = {.pid = report->pid,
                           .resident_bytes = report->resident_bytes,
+                          .serving_ns = log->serving_ns,
                           .n_layers = log->n_layers,
                           .stopped = log->stopped};
     writer to = {.status = BL_OK, .err = err};
@@ -63,8 +64,12 @@ bl_status bl_run_report_encode(const bl_run_report *report, unsigned char **data
     put(&to, report->logits, report->n_logits, sizeof *report->logits);
     put(&to, report->topk, report->n_topk, sizeof *report->topk);
     put(&to, log->completions, (size_t)log->n_completions, sizeof *log->completions);
-    for (int i = 0; i < log->n_completions; i++)
-        put(&to, log->completions[i].tokens, (size_t)log->completions[i].n_tokens, sizeof(int32_t));
+    for (int i = 0; i < log->n_completions; i++) {
+        const bl_completion *completion = &log->completions[i];
+        const size_t n = (size_t)completion->n_tokens;
+        put(&to, completion->tokens, n, sizeof *completion->tokens);
+        put(&to, completion->ready_ns, n, sizeof *completion->ready_ns);
+    }
     if (to.status < 0) {
         free(to.data);
         return to.status;
@@ -119,6 +124,7 @@ static bl_status take_numbers(reader *from, bl_run_report *report) {
     report->resident_bytes = (size_t)head.resident_bytes;
     report->log.n_layers = head.n_layers;
     report->log.stopped = head.stopped != 0;
+    report->log.serving_ns = head.serving_ns;
     return BL_OK;
 }
 
@@ -129,12 +135,16 @@ static bl_status take_completions(reader *from, bl_serve_log *log) {
     log->completions = items;
     for (size_t i = 0; i < n; i++) {
         bl_completion *completion = &log->completions[i];
-        size_t n_tokens;
-        completion->tokens = NULL; /* the sender's address */
+        size_t n_tokens, n_times;
+        completion->tokens = NULL; /* the sender's addresses */
+        completion->ready_ns = NULL;
         log->n_completions = (int)i + 1;
         BL_TRY(take(from, sizeof(int32_t), &items, &n_tokens));
         completion->tokens = items;
-        if (completion->n_tokens < 0 || n_tokens != (size_t)completion->n_tokens)
+        BL_TRY(take(from, sizeof *completion->ready_ns, &items, &n_times));
+        completion->ready_ns = items;
+        if (completion->n_tokens < 0 || n_tokens != (size_t)completion->n_tokens ||
+            n_times != n_tokens)
             return bl_fail(from->err, BL_ERR_PARSE, "a rank's report is damaged");
     }
     return BL_OK;

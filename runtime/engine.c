@@ -449,8 +449,9 @@ int bl_engine_length(const bl_engine *engine, int sequence) {
     return engine->length[sequence];
 }
 
-void bl_engine_reset(bl_engine *engine, int sequence) {
-    engine->length[sequence] = 0;
+void bl_engine_truncate(bl_engine *engine, int sequence, int length) {
+    assert(length >= 0 && length <= engine->length[sequence]);
+    engine->length[sequence] = length;
 }
 
 uint64_t bl_engine_steps(const bl_engine *engine) {

@@ -98,7 +98,8 @@ bl_status bl_engine_step(bl_engine *engine, const bl_chunk *chunks, int n_chunks
                          bl_step_result *result, bl_error *err);
 
 int bl_engine_length(const bl_engine *engine, int sequence); /* tokens so far */
-void bl_engine_reset(bl_engine *engine, int sequence);       /* empty it for another */
-uint64_t bl_engine_steps(const bl_engine *engine);           /* steps done: the next one's number */
+/* Forget what follows its first `length` tokens; at most as many as it has. 0 empties it. */
+void bl_engine_truncate(bl_engine *engine, int sequence, int length);
+uint64_t bl_engine_steps(const bl_engine *engine); /* steps done: the next one's number */
 
 #endif

@@ -1,11 +1,16 @@
 /*
- * serve.h: one rank's share of serving a list of prompts.
+ * serve.h: one rank's share of serving a list of requests (runtime/requests.h).
  *
  * All ranks hold the whole list; request i belongs to rank i mod n_ranks, which prefills the prompt
- * in one step and then decodes greedily (largest logit, ties to the lower id), one token per step.
- * Batching is continuous: as soon as one of a rank's sequences ends, its place goes to the rank's
- * next request. Tokens are bytes. A sequence ends after max_tokens or where the model's
- * max_position_embeddings ends, whichever comes first.
+ * and then decodes (runtime/sample.h), one token per step. Batching is continuous: as soon as one
+ * of a rank's sequences ends, its place goes to the rank's next request that has arrived. Tokens
+ * are bytes. A sequence ends after max_tokens or where the model's max_position_embeddings ends,
+ * whichever comes first.
+ *
+ * A long prompt can be fed in pieces, so that the sequences that decode beside it do not wait for
+ * all of it. And keys and values of a sequence that has ended stay in its place until another takes
+ * it: with `keep_prefixes` a request whose prompt begins as one of them did goes on from there.
+ * Neither changes a bit of what is decoded.
  *
  * Ranks step together until none has a request left and none is busy; a rank that is done early
  * goes on with empty steps and serves the others' rows. A BL_NOTE_STOP from any rank's hook ends
@@ -15,36 +20,23 @@
 #define BL_RUNTIME_SERVE_H
 
 #include "runtime/engine.h"
-
-/* ---- prompts ------------------------------------------------------------------------------- */
-
-typedef struct bl_prompt {
-    const unsigned char *text; /* borrowed from the file's text */
-    size_t bytes;              /* > 0 */
-} bl_prompt;
-
-/* Split `text` into prompts: separated by lines that hold only ---, trailing newlines stripped;
- * lines may end in CR LF. A separator at the very end is allowed; an empty prompt is BL_ERR_PARSE
- * with its line. The array is the caller's (free), its texts point into `text`. */
-bl_status bl_prompts_split(const char *text, size_t bytes, const char *file, bl_prompt **out,
-                           int *n_prompts, bl_error *err);
-
-/* Can this model serve them: bytes as tokens, each prompt within max_position_embeddings? */
-bl_status bl_prompts_check(const bl_prompt *prompts, int n_prompts, const bl_qwen3_config *config,
-                           const char *file, bl_error *err);
-
-/* ---- serving ------------------------------------------------------------------------------- */
+#include "runtime/requests.h"
+#include "runtime/sample.h"
 
 typedef struct bl_serve_options {
-    int batch;      /* sequences a rank serves at once; at most the engine's max_sequences */
-    int max_tokens; /* decoded per request, > 0 */
-    int repeat;     /* the list is served this many times: n_prompts * repeat requests */
+    int batch;          /* sequences a rank serves at once; at most the engine's max_sequences */
+    int prefill_tokens; /* tokens of one prompt fed per step at most; 0: all of it */
+    bool keep_prefixes;
+    bl_sampling sampling;
 } bl_serve_options;
 
 typedef struct bl_completion {
-    int request; /* prompt request % n_prompts */
+    int request;
+    int n_cached; /* tokens of the prompt that were there already */
     int n_tokens;
-    int32_t *tokens; /* [n_tokens]; owned by the log */
+    int32_t *tokens;    /* [n_tokens]; owned by the log */
+    uint64_t *ready_ns; /* [n_tokens] since it arrived, or got its place in a list without arrival
+                           times, until the token was there; owned by the log */
 } bl_completion;
 
 /* What one step cost this rank. */
@@ -66,12 +58,13 @@ typedef struct bl_serve_log {
     bl_step_record *steps; /* steps with tokens on any rank, the same on all ranks */
     int32_t *rows;         /* [n_steps][n_layers] rows this rank's experts computed */
     bool stopped;          /* ended by BL_NOTE_STOP */
+    uint64_t serving_ns;   /* from the first step to the last */
     size_t step_capacity, row_capacity, completion_capacity;
 } bl_serve_log;
 
 bl_status bl_serve(bl_engine *engine, const bl_qwen3_config *config, int rank, int n_ranks,
-                   const bl_prompt *prompts, int n_prompts, const bl_serve_options *options,
-                   bl_serve_log *log, bl_error *err);
+                   const bl_requests *requests, const bl_serve_options *options, bl_serve_log *log,
+                   bl_error *err);
 
 /* Append one step's result to the log; for callers that step an engine themselves. */
 bl_status bl_serve_log_step(bl_serve_log *log, const bl_step_result *result, bl_error *err);

@@ -18,6 +18,9 @@ static bl_run_report sample(void) {
     log->completions = calloc(2, sizeof *log->completions);
     log->completions[1] = (bl_completion){.request = 5, .n_tokens = 2};
     log->completions[1].tokens = calloc(2, sizeof(int32_t));
+    log->completions[1].ready_ns = calloc(2, sizeof(uint64_t));
+    log->completions[1].ready_ns[1] = 77000;
+    log->serving_ns = 99000;
     report.logits = calloc(3, sizeof *report.logits);
     report.topk = calloc(2, sizeof *report.topk);
     log->steps[1].step = 9;
@@ -46,6 +49,8 @@ static void comes_back_whole(void **state) {
     assert_int_equal(back.log.completions[0].n_tokens, 0);
     assert_int_equal(back.log.completions[1].request, 5);
     assert_int_equal(back.log.completions[1].tokens[1], 65);
+    assert_int_equal(back.log.completions[1].ready_ns[1], 77000);
+    assert_int_equal(back.log.serving_ns, 99000);
     assert_true(back.n_logits == 3 && back.logits[2] == 0.5f);
     assert_true(back.n_topk == 2 && back.topk[1] == 31);
     bl_run_report_free(&back);

@@ -8,6 +8,7 @@
 #include "core/rng.h"
 #include "runtime/serve.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -119,7 +120,8 @@ static void empty_and_too_long_prompts_are_named(void **state) {
 
 typedef struct serving {
     const bl_prompt *prompts;
-    int n_prompts;
+    int n_prompts, repeat, max_tokens;
+    const char *arrivals; /* path, or NULL: each prompt `repeat` times */
     bl_serve_options options;
     bl_serve_log logs[8]; /* per rank */
     uint64_t seed;        /* of the commits, 0: none */
@@ -130,8 +132,15 @@ typedef struct serving {
 
 static bl_status serve(bl_test_rank *rank, bl_error *err) {
     serving *s = rank->user;
-    return bl_serve(rank->engine, config, rank->rank, rank->n_ranks, s->prompts, s->n_prompts,
-                    &s->options, &s->logs[rank->rank], err);
+    bl_requests requests;
+    BL_TRY(s->arrivals != NULL ? bl_requests_read(s->arrivals, s->prompts, s->n_prompts,
+                                                  s->max_tokens, &requests, err)
+                               : bl_requests_repeat(s->prompts, s->n_prompts, s->repeat,
+                                                    s->max_tokens, &requests, err));
+    const bl_status st = bl_serve(rank->engine, config, rank->rank, rank->n_ranks, &requests,
+                                  &s->options, &s->logs[rank->rank], err);
+    bl_requests_free(&requests);
+    return st;
 }
 
 static void run_serving(const bl_placement *placement, const bl_test_cluster_options *options,
@@ -151,10 +160,10 @@ static int assert_greedy(const serving *s, int n_ranks) {
     for (int r = 0; r < n_ranks; r++) {
         for (int i = 0; i < s->logs[r].n_completions; i++, answered++) {
             const bl_completion *c = &s->logs[r].completions[i];
-            const json_t *want = json_array_get(greedy, (size_t)(c->request % N_PROMPTS));
+            const json_t *want = json_array_get(greedy, (size_t)(c->request % s->n_prompts));
             assert_int_equal(c->request % n_ranks, r);
             assert_true(json_real_value(json_object_get(want, "smallest_margin")) > 1e-3);
-            assert_int_equal(c->n_tokens, s->options.max_tokens);
+            assert_int_equal(c->n_tokens, s->max_tokens);
             const json_t *tokens = json_object_get(want, "tokens");
             for (int t = 0; t < c->n_tokens; t++)
                 assert_int_equal(c->tokens[t],
@@ -174,7 +183,9 @@ static void greedy_text_is_the_reference(void **state) {
         bl_placement placement;
         serving s = {.prompts = prompts,
                      .n_prompts = n_prompts,
-                     .options = {cases[c].batch, N_TOKENS, cases[c].repeat}};
+                     .repeat = cases[c].repeat,
+                     .max_tokens = N_TOKENS,
+                     .options = {.batch = cases[c].batch, .sampling = BL_SAMPLING_GREEDY}};
         const bl_test_cluster_options options = {.max_sequences = cases[c].batch};
         assert_ok(bl_test_random_placement(model, cases[c].n_ranks, 100 + c, &placement, &err));
         run_serving(&placement, &options, &s);
@@ -189,7 +200,11 @@ static void logged_rows_add_up(void **state) {
     (void)state;
     bl_error err;
     bl_placement placement;
-    serving s = {.prompts = prompts, .n_prompts = n_prompts, .options = {4, 8, 1}};
+    serving s = {.prompts = prompts,
+                 .n_prompts = n_prompts,
+                 .repeat = 1,
+                 .max_tokens = 8,
+                 .options = {.batch = 4, .sampling = BL_SAMPLING_GREEDY}};
     const bl_test_cluster_options options = {.max_sequences = 4};
     assert_ok(bl_test_contiguous(model, 3, 12, &placement, &err));
     run_serving(&placement, &options, &s);
@@ -222,13 +237,185 @@ static void stops_at_the_last_position(void **state) {
     unsigned char text[510];
     memset(text, 'a', sizeof text);
     const bl_prompt prompt = {text, sizeof text};
-    serving s = {.prompts = &prompt, .n_prompts = 1, .options = {1, 100, 1}};
+    serving s = {.prompts = &prompt,
+                 .n_prompts = 1,
+                 .repeat = 1,
+                 .max_tokens = 100,
+                 .options = {.batch = 1, .sampling = BL_SAMPLING_GREEDY}};
     const bl_test_cluster_options options = {.max_sequences = 1};
     assert_ok(bl_test_contiguous(model, 1, 32, &placement, &err));
     run_serving(&placement, &options, &s);
     assert_int_equal(s.logs[0].completions[0].n_tokens, 3);
     free_logs(&s);
     bl_placement_free(&placement);
+}
+
+/* ---- pieces, prefixes, arrivals, draws ------------------------------------------------------ */
+
+/* Prompts fed in pieces, requests that begin as an ended one did, and arrival times change when
+ * things happen and nothing else. */
+static void pieces_prefixes_and_arrivals_change_no_token(void **state) {
+    (void)state;
+    bl_error err;
+    bl_placement placement;
+    const bl_test_cluster_options options = {.max_sequences = 2};
+    const char *arrivals =
+        bl_test_write("arrivals.csv", "seconds,prompt,max_tokens\n"
+                                      "0,0,64\n0,1,64\n0.01,2,64\n0.01,3,64\n"
+                                      "0.05,4,64\n0.05,5,64\n0.2,6,64\n0.2,7,64\n");
+    assert_ok(bl_test_random_placement(model, 2, 7, &placement, &err));
+    for (int how = 0; how < 4; how++) {
+        serving s = {.prompts = prompts,
+                     .n_prompts = n_prompts,
+                     .repeat = 2,
+                     .max_tokens = N_TOKENS,
+                     .arrivals = how == 3 ? arrivals : NULL,
+                     .options = {.batch = how == 1 ? 1 : 2,
+                                 .prefill_tokens = how == 2 ? 0 : 7,
+                                 .keep_prefixes = how != 0,
+                                 .sampling = BL_SAMPLING_GREEDY}};
+        run_serving(&placement, &options, &s);
+        assert_int_equal(assert_greedy(&s, 2), how == 3 ? 8 : 16);
+        for (int r = 0; r < 2; r++) {
+            for (int i = 0; i < s.logs[r].n_completions; i++) {
+                const bl_completion *c = &s.logs[r].completions[i];
+                for (int t = 1; t < c->n_tokens; t++)
+                    assert_true(c->ready_ns[t] >= c->ready_ns[t - 1]);
+            }
+        }
+        free_logs(&s);
+    }
+    bl_placement_free(&placement);
+}
+
+/* One place, the same prompt twice: the second time all but its last token are there. */
+static void a_prefix_is_fed_once(void **state) {
+    (void)state;
+    bl_error err;
+    bl_placement placement;
+    const bl_test_cluster_options options = {.max_sequences = 1};
+    const int bytes = (int)prompts[0].bytes;
+    assert_ok(bl_test_contiguous(model, 1, 32, &placement, &err));
+    for (int keep = 0; keep < 2; keep++) {
+        serving s = {
+            .prompts = prompts,
+            .n_prompts = 1,
+            .repeat = 2,
+            .max_tokens = N_TOKENS,
+            .options = {.batch = 1, .keep_prefixes = keep != 0, .sampling = BL_SAMPLING_GREEDY}};
+        run_serving(&placement, &options, &s);
+        assert_int_equal(assert_greedy(&s, 1), 2);
+        assert_int_equal(s.logs[0].completions[0].n_cached, 0);
+        assert_int_equal(s.logs[0].completions[1].n_cached, keep != 0 ? bytes - 1 : 0);
+        int64_t fed = 0;
+        for (size_t step = 0; step < s.logs[0].n_steps; step++)
+            fed += s.logs[0].steps[step].n_tokens;
+        assert_int_equal(fed, 2 * (bytes + N_TOKENS - 1) - (keep != 0 ? bytes - 1 : 0));
+        free_logs(&s);
+    }
+    bl_placement_free(&placement);
+}
+
+/* Drawn text depends on the seed, and not on ranks, placement or batch. */
+static void drawn_text_depends_on_the_seed_alone(void **state) {
+    (void)state;
+    bl_error err;
+    int32_t first[N_PROMPTS][N_TOKENS] = {{0}};
+    int differ = 0;
+    for (int how = 0; how < 4; how++) {
+        bl_placement placement;
+        const int n_ranks = how + 1;
+        serving s = {.prompts = prompts,
+                     .n_prompts = n_prompts,
+                     .repeat = 1,
+                     .max_tokens = N_TOKENS,
+                     .options = {.batch = 1 + how % 3, .sampling = {0.8, 0.95, how < 3 ? 5 : 6}}};
+        const bl_test_cluster_options options = {.max_sequences = 3};
+        assert_ok(bl_test_random_placement(model, n_ranks, 40 + (uint64_t)how, &placement, &err));
+        run_serving(&placement, &options, &s);
+        for (int request = 0; request < N_PROMPTS; request++) {
+            const bl_completion *c = &s.logs[request % n_ranks].completions[request / n_ranks];
+            assert_int_equal(c->n_tokens, N_TOKENS);
+            if (how == 0)
+                memcpy(first[request], c->tokens, sizeof first[request]);
+            else if (how < 3)
+                assert_memory_equal(first[request], c->tokens, sizeof first[request]);
+            else
+                differ += memcmp(first[request], c->tokens, sizeof first[request]) != 0;
+        }
+        free_logs(&s);
+        bl_placement_free(&placement);
+    }
+    assert_int_equal(differ, N_PROMPTS);
+}
+
+/* Over many positions a token is drawn as often as its probability says; the nucleus leaves out
+ * what it should. Probabilities 1/2, 1/4, 1/8, 1/8. */
+static void draws_follow_the_probabilities(void **state) {
+    (void)state;
+    bl_error err;
+    enum { N = 80000 };
+    static const float logits[4] = {-0.693147f, -2.079442f, 0.0f, -2.079442f};
+    static const struct {
+        double temperature, top_p, want[4];
+    } cases[] = {{1, 1, {0.25, 0.125 / 2, 0.5, 0.0625}},
+                 {1, 0.7, {1.0 / 3, 0, 2.0 / 3, 0}},
+                 {1, 0.5, {0, 0, 1, 0}},
+                 {0.5, 1, {16. / 82, 1. / 82, 64. / 82, 1. / 82}},
+                 {0, 1, {0, 0, 1, 0}}};
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        bl_sampler sampler;
+        int n[4] = {0};
+        double sum = 0;
+        const bl_sampling how = {cases[c].temperature, cases[c].top_p, 9};
+        assert_ok(bl_sampler_create(&how, 4, &sampler, &err));
+        for (int i = 0; i < N; i++)
+            n[bl_sample(&sampler, logits, i / 100, i % 100)]++;
+        for (int i = 0; i < 4; i++)
+            sum += cases[c].want[i];
+        for (int i = 0; i < 4; i++) {
+            const double want = cases[c].want[i] / sum;
+            assert_true(fabs((double)n[i] / N - want) < 5 * sqrt(want * (1 - want) / N) + 1e-9);
+        }
+        bl_sampler_free(&sampler);
+    }
+}
+
+static void arrival_traces_are_checked(void **state) {
+    (void)state;
+    bl_error err;
+    bl_requests requests;
+    assert_ok(bl_requests_read(bl_test_write("a.csv", "seconds,prompt\n0,1\n1.5,0\n"), prompts, 2,
+                               9, &requests, &err));
+    assert_int_equal(requests.n, 2);
+    const bl_request second = bl_requests_at(&requests, 1);
+    assert_true(second.due_s == 1.5 && second.prompt == 0 && second.max_tokens == 9);
+    bl_requests_free(&requests);
+    static const struct {
+        const char *text;
+        bl_status status;
+        const char *part;
+        int64_t line;
+    } cases[] = {
+        {"", BL_ERR_PARSE, "no request arrives", 0},
+        {"seconds,prompt\n", BL_ERR_PARSE, "no request arrives", 0},
+        {"0,1\n", BL_ERR_PARSE, "the header must be", 1},
+        {"seconds,prompt\n0,1\n-1,1\n", BL_ERR_RANGE, "times ascend", 3},
+        {"seconds,prompt\n2,1\n1,1\n", BL_ERR_RANGE, "times ascend", 3},
+        {"seconds,prompt\nnan,1\n", BL_ERR_PARSE, "nan", 2},
+        {"seconds,prompt\n0,2\n", BL_ERR_RANGE, "2", 2},
+        {"seconds,prompt,max_tokens\n0,1,0\n", BL_ERR_RANGE, "0", 2},
+        {"seconds,prompt\n0\n", BL_ERR_PARSE, "1 fields", 2},
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        assert_fails(
+            bl_requests_read(bl_test_write("b.csv", cases[c].text), prompts, 2, 9, &requests, &err),
+            cases[c].status, cases[c].part);
+        if (cases[c].line > 0)
+            assert_int_equal(err.line, cases[c].line);
+    }
+    assert_fails(bl_requests_repeat(prompts, 8, 1 << 28, 9, &requests, &err), BL_ERR_RANGE,
+                 "too many requests");
 }
 
 /* ---- placements that change under way ------------------------------------------------------ */
@@ -304,8 +491,12 @@ static void text_is_the_same_while_experts_move(void **state) {
     for (uint64_t seed = 1; seed <= 3; seed++) {
         bl_error err;
         bl_placement placement;
-        serving s = {
-            .prompts = prompts, .n_prompts = n_prompts, .options = {2, N_TOKENS, 1}, .seed = seed};
+        serving s = {.prompts = prompts,
+                     .n_prompts = n_prompts,
+                     .repeat = 1,
+                     .max_tokens = N_TOKENS,
+                     .options = {.batch = 2, .sampling = BL_SAMPLING_GREEDY},
+                     .seed = seed};
         const bl_test_cluster_options options = {
             .max_sequences = 2, .n_spares = 32, .hooks = moving_hooks};
         assert_ok(bl_test_random_placement(model, 3, seed, &placement, &err));
@@ -355,7 +546,12 @@ static void idle_ranks_stay_in_step(void **state) {
     (void)state;
     bl_error err;
     bl_placement placement;
-    serving s = {.prompts = prompts, .n_prompts = 1, .options = {1, 5, 1}, .stop_at = 0};
+    serving s = {.prompts = prompts,
+                 .n_prompts = 1,
+                 .repeat = 1,
+                 .max_tokens = 5,
+                 .options = {.batch = 1, .sampling = BL_SAMPLING_GREEDY},
+                 .stop_at = 0};
     const bl_test_cluster_options options = {.max_sequences = 1, .hooks = speaking};
     assert_ok(bl_test_contiguous(model, 2, 16, &placement, &err));
     run_serving(&placement, &options, &s);
@@ -371,8 +567,12 @@ static void stop_ends_all_ranks_at_one_step(void **state) {
     (void)state;
     bl_error err;
     bl_placement placement;
-    serving s = {
-        .prompts = prompts, .n_prompts = n_prompts, .options = {1, N_TOKENS, 1}, .stop_at = 10};
+    serving s = {.prompts = prompts,
+                 .n_prompts = n_prompts,
+                 .repeat = 1,
+                 .max_tokens = N_TOKENS,
+                 .options = {.batch = 1, .sampling = BL_SAMPLING_GREEDY},
+                 .stop_at = 10};
     const bl_test_cluster_options options = {.max_sequences = 1, .hooks = speaking};
     assert_ok(bl_test_contiguous(model, 2, 16, &placement, &err));
     run_serving(&placement, &options, &s);
@@ -468,6 +668,11 @@ int main(void) {
         cmocka_unit_test(greedy_text_is_the_reference),
         cmocka_unit_test(logged_rows_add_up),
         cmocka_unit_test(stops_at_the_last_position),
+        cmocka_unit_test(pieces_prefixes_and_arrivals_change_no_token),
+        cmocka_unit_test(a_prefix_is_fed_once),
+        cmocka_unit_test(drawn_text_depends_on_the_seed_alone),
+        cmocka_unit_test(draws_follow_the_probabilities),
+        cmocka_unit_test(arrival_traces_are_checked),
         cmocka_unit_test(text_is_the_same_while_experts_move),
         cmocka_unit_test(idle_ranks_stay_in_step),
         cmocka_unit_test(stop_ends_all_ranks_at_one_step),

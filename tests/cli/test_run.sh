@@ -103,6 +103,33 @@ run -n 2 --repeat 2 --prompts $reference/prompts.txt --max-tokens 64 >"$work/tex
 twice() { cat "$work/texts.1"; echo ---; cat "$work/texts.1"; }
 check "--repeat serves the list again" cmp -s "$work/texts.2" <(twice)
 
+# How requests come and how long prompts are fed change no text; what is drawn depends on the seed.
+printf 'seconds,prompt,max_tokens\n0,0,64\n0.01,1,64\n0.05,2,64\n' >"$work/arrivals.csv"
+arriving() {
+    run -n 2 --prompts $reference/prompts.txt --arrivals "$work/arrivals.csv" --prefill-tokens 5 \
+        --keep-prefixes --json >"$work/arriving.json" &&
+        python3 - "$work/arriving.json" "$work/texts.1" <<'END'
+import json, sys
+d = json.load(open(sys.argv[1]))
+texts = open(sys.argv[2], "rb").read().split(b"\n---\n")
+assert [bytes(t) for t in d["tokens"]] == texts[:3]
+assert d["decoded_tokens"] == 192 and d["tokens_per_s"] > 0
+for what in ("first_token_us", "between_tokens_us", "per_token_us"):
+    f = d["latency"][what]
+    assert 0 < f["p50"] <= f["p95"] <= f["p99"] <= f["max"], (what, f)
+END
+}
+check "requests that arrive over time, prompts in pieces: the same texts, and their latencies" arriving
+draws() { run --prompts $reference/prompts.txt --max-tokens 32 --temperature 0.8 --top-p 0.9 "$@"; }
+draws -n 1 --seed 4 >"$work/drawn.1"
+draws -n 3 --slots 40 --batch 2 --seed 4 >"$work/drawn.3"
+draws -n 1 --seed 5 >"$work/drawn.5"
+check "drawn text is the same on any ranks" cmp "$work/drawn.1" "$work/drawn.3"
+differs() { ! cmp -s "$work/drawn.1" "$work/drawn.5"; }
+check "and another with another seed" differs
+check "an arrival that goes back in time is named by line" fails_with "line 3" \
+    run -n 1 --prompts $model/prompts/c.txt --arrivals <(printf 'seconds,prompt\n1,0\n0,0\n')
+
 run -n 2 --prompts $model/prompts/chinese.txt --max-tokens 20 --json >"$work/chinese.json"
 cut_characters() { # 20 bytes are six characters of three bytes and a piece of one
     [ "$(grep -oF $'\xef\xbf\xbd' "$work/chinese.json" | wc -l)" -ge 2 ] &&
