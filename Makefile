@@ -50,7 +50,8 @@ room   = $(filter $(1:%=$(BUILD)/%/%),$(OBJ))
 
 # libballast-trace: inside engines, libc only. libballast: what ranks link. libballast-plan: planning
 # from other programs and languages, without GLPK and without the engines' files.
-TRACE_OBJ := $(BUILD)/core/status.o $(BUILD)/tracer/capture.o $(BUILD)/tracer/ring.o
+TRACE_OBJ := $(addprefix $(BUILD)/,core/status.o tracer/ring.o tracer/capture.o \
+             tracer/capture_rows.o tracer/capture_cuda_none.o)
 PLAN_OBJ  := $(filter-out $(BUILD)/planner/milp_glpk.o $(BUILD)/core/yaml.o $(BUILD)/planner/engines/%, \
              $(call room,core topologies tracer planner)) $(BUILD)/gen/catalogue.o
 RANK_OBJ  := $(call room,core tracer runtime rebalancer)
@@ -140,7 +141,8 @@ $(BUILD)/ballast: $(BUILD)/cli/main.o $(BUILD)/parts.a ; $(Q)$(CC) $(FLAGS) $(LD
 $(BUILD)/libballast-trace.a: $(TRACE_OBJ) ; $(Q)rm -f $@; ar rcs $@ $^
 $(BUILD)/libballast-plan.a: $(PLAN_OBJ) ; $(Q)rm -f $@; ar rcs $@ $^
 $(BUILD)/libballast.a: $(RANK_OBJ) ; $(Q)rm -f $@; ar rcs $@ $^
-$(BUILD)/libballast-trace.so: $(TRACE_OBJ) ; $(Q)$(CC) $(FLAGS) $(LDFLAGS) -shared -o $@ $^ -lrt
+$(BUILD)/libballast-trace.so: $(TRACE_OBJ) tracer/exports.map
+	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -shared -Wl,--version-script=tracer/exports.map -o $@ $(TRACE_OBJ) -lrt
 $(BUILD)/libballast-plan.so: $(PLAN_OBJ)
 	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -shared -o $@ $^ -lcsv -ljansson -lexpat -lzstd -lxxhash -lm -lrt
 

@@ -1,26 +1,30 @@
 /*
  * ballast record: drain the rings of traced ranks into a trace.
  */
+#include "cli/record_rings.h"
 #include "cli/verbs.h"
-#include "core/mem.h"
+#include "core/json.h"
 #include "core/progress.h"
+#include "tracer/pack.h"
 #include "tracer/recorder.h"
-#include "tracer/ring.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
 
-#define RING_DIRECTORY "/dev/shm" /* where POSIX shared memory objects are files on Linux */
+#define LOOK_EVERY_S 1.0 /* for new rings */
+
+static const char *const FSYNC[] = {"never", "chunk", "rotate", NULL};
 
 typedef struct record_options {
     bl_opt_list rings;
-    const char *out;
-    double wait_s;
+    const char *out, *sample, *live;
+    double wait_s, rotate_s;
+    int64_t rotate_bytes, keep, min_free;
+    int fsync;
+    bool follow, counts, set_only, json;
 } record_options;
 
 static const bl_opt OPTIONS[] = {
@@ -28,15 +32,14 @@ static const bl_opt OPTIONS[] = {
      .type = BL_OPT_LIST,
      .offset = offsetof(record_options, rings),
      .metavar = "NAME",
-     .help = "ring to record, as the engine named it; default: all "
+     .help = "ring to record, as the engine named it, or a pattern like 'my-model.*'; default: all "
              "there are"},
     {.name = "output",
      .short_name = 'o',
      .type = BL_OPT_STRING,
      .offset = offsetof(record_options, out),
      .metavar = "DIR",
-     .required = true,
-     .help = "directory to put trace.blt into; made if it is missing, never overwritten"},
+     .help = "directory for a trace file of each rank; made if it is missing, never overwritten"},
     {.name = "wait",
      .type = BL_OPT_DURATION,
      .offset = offsetof(record_options, wait_s),
@@ -44,6 +47,66 @@ static const bl_opt OPTIONS[] = {
      .min = 0,
      .max = 1e9,
      .help = "how long to wait for rings that are not there yet"},
+    {.name = "follow",
+     .type = BL_OPT_FLAG,
+     .offset = offsetof(record_options, follow),
+     .help = "go on when all rings are closed: wait for engines to come back"},
+    {.name = "rotate-size",
+     .type = BL_OPT_BYTES,
+     .offset = offsetof(record_options, rotate_bytes),
+     .metavar = "BYTES",
+     .min = 4096,
+     .max = 1e15,
+     .help = "begin a new file when one has this size"},
+    {.name = "rotate-time",
+     .type = BL_OPT_DURATION,
+     .offset = offsetof(record_options, rotate_s),
+     .metavar = "TIME",
+     .min = 0.001,
+     .max = 1e9,
+     .help = "begin a new file when one is this old"},
+    {.name = "keep",
+     .type = BL_OPT_INT,
+     .offset = offsetof(record_options, keep),
+     .metavar = "N",
+     .min = 1,
+     .max = 1e6,
+     .help = "keep the newest N closed files of each rank; default: all"},
+    {.name = "fsync",
+     .type = BL_OPT_CHOICE,
+     .offset = offsetof(record_options, fsync),
+     .choices = FSYNC,
+     .help =
+         "what must survive a loss of power: nothing for certain, each chunk, each closed file"},
+    {.name = "min-free",
+     .type = BL_OPT_BYTES,
+     .offset = offsetof(record_options, min_free),
+     .metavar = "BYTES",
+     .min = 0,
+     .max = 1e18,
+     .help = "stop writing while the disk has less room than this"},
+    {.name = "sample",
+     .type = BL_OPT_STRING,
+     .offset = offsetof(record_options, sample),
+     .metavar = "1/N[:B]",
+     .help = "have the engines keep one of N steps, in runs of B; 1/1: all"},
+    {.name = "counts",
+     .type = BL_OPT_FLAG,
+     .offset = offsetof(record_options, counts),
+     .help = "have the engines keep counts per layer and step instead of ids"},
+    {.name = "set-only",
+     .type = BL_OPT_FLAG,
+     .offset = offsetof(record_options, set_only),
+     .help = "change that in running engines and exit, while another recorder records"},
+    {.name = "live",
+     .type = BL_OPT_STRING,
+     .offset = offsetof(record_options, live),
+     .metavar = "NAME",
+     .help = "publish live windows under this name, for `ballast live`"},
+    {.name = "json",
+     .type = BL_OPT_FLAG,
+     .offset = offsetof(record_options, json),
+     .help = "answer in JSON"},
     {0}};
 
 static void nap(void) {
@@ -51,28 +114,19 @@ static void nap(void) {
     nanosleep(&pause, NULL);
 }
 
-/* Attach every ring there is; names that are no rings of ours are passed over. */
-static bl_status attach_all(bl_recorder *recorder, int *n, bl_error *err) {
-    const char *prefix = &BL_RING_PREFIX[1];
-    DIR *dir = opendir(RING_DIRECTORY);
-    if (dir == NULL)
-        return bl_fail_at(err, BL_ERR_IO, bl_at(RING_DIRECTORY), "cannot look for rings: %s",
-                          strerror(errno));
-    bl_status st = BL_OK;
-    for (struct dirent *entry; st >= 0 && (entry = readdir(dir)) != NULL;) {
-        if (strncmp(entry->d_name, prefix, strlen(prefix)) != 0)
-            continue;
-        bl_error why = BL_ERROR_INIT;
-        st = bl_recorder_attach(recorder, entry->d_name + strlen(prefix), &why);
-        if (st == BL_OK)
-            ++*n;
-        else if (st == BL_ERR_STATE) /* being made, or somebody else records it */
-            st = BL_OK;
-        else
-            bl_fail(err, st, "%s; name the rings with --ring", why.text);
+/* "1/10" or "1/10:4". */
+static bl_status parse_control(const record_options *o, uint64_t *control, bl_error *err) {
+    unsigned every = 1, burst = 1;
+    int end = 0;
+    if (o->sample != NULL) {
+        const int got = sscanf(o->sample, "1/%9u%n:%7u%n", &every, &end, &burst, &end);
+        if (got < 1 || o->sample[end] != '\0' || every < 1 || burst < 1 || burst > 0xffffff)
+            return bl_fail(err, BL_ERR_USAGE,
+                           "--sample is 1/N or 1/N:B, like 1/100 or 1/100:8, not \"%s\"",
+                           o->sample);
     }
-    closedir(dir);
-    return st;
+    *control = bl_control_word(every, burst, o->counts ? BL_MODE_COUNTS : BL_MODE_IDS);
+    return BL_OK;
 }
 
 static bl_status attach(const record_options *options, bl_recorder *recorder, bl_error *err) {
@@ -80,33 +134,58 @@ static bl_status attach(const record_options *options, bl_recorder *recorder, bl
     int n = 0;
     for (;;) {
         bl_error why = BL_ERROR_INIT;
-        bl_status st = BL_OK;
-        if (options->rings.n == 0)
-            st = attach_all(recorder, &n, &why);
-        while (n < options->rings.n && st == BL_OK) {
-            st = bl_recorder_attach(recorder, options->rings.items[n], &why);
-            n += st == BL_OK;
-        }
+        bl_status st = bl_record_attach(recorder, &options->rings, false, &n, &why);
         if (st == BL_OK && n > 0)
             return BL_OK;
+        if (bl_recorder_has_earlier(recorder))
+            return bl_fail_at(
+                err, BL_ERR_STATE, bl_at(options->out),
+                "an earlier recording is there; name another directory or move it away");
         if (st == BL_OK)
             st = bl_fail(&why, BL_ERR_STATE, "no ring to record from: is an engine tracing?");
-        if (st != BL_ERR_STATE || bl_now_s() >= until || bl_interrupted())
+        if (st != BL_ERR_STATE || (bl_now_s() >= until && !options->follow) || bl_interrupted())
             return bl_fail(err, st, "%s", why.text);
         nap();
     }
 }
 
-static bl_status drain(bl_recorder *recorder, bl_error *err) {
+/* Once a second, what came since. */
+static void show(bl_progress *progress, bl_recorder *recorder, bl_recorder_totals *last,
+                 double *last_s) {
+    const double now = bl_now_s(), span = now - *last_s;
+    bl_recorder_totals t;
+    if (span < 1.0)
+        return;
+    bl_recorder_read_totals(recorder, &t);
+    bl_progress_line(
+        progress,
+        "%d rings, %.0f records/s, %.2f M ids/s, %.2f MB/s, fullest ring %.0f %%, %llu "
+        "dropped, %llu files%s%s",
+        t.n_rings, (double)(t.written - last->written) / span,
+        (double)(t.ids - last->ids) / span * 1e-6, (double)(t.bytes - last->bytes) / span * 1e-6,
+        t.fullest * 100, (unsigned long long)t.dropped, (unsigned long long)t.files,
+        t.n_held > 0 ? ", NOT WRITING: " : "", t.n_held > 0 ? t.why_held : "");
+    *last = t;
+    *last_s = now;
+}
+
+static bl_status drain(const record_options *options, bl_recorder *recorder, bl_error *err) {
     bl_progress progress = bl_progress_stderr();
+    bl_recorder_totals last = {0};
+    double last_s = bl_now_s(), looked_s = last_s;
     bl_status st = BL_OK;
-    while (st == BL_OK && !bl_interrupted() && !bl_recorder_is_over(recorder)) {
+    while (st == BL_OK && !bl_interrupted()) {
         uint64_t n = 0;
         st = bl_recorder_poll(recorder, &n, err);
-        bl_recorder_totals totals;
-        bl_recorder_read_totals(recorder, &totals);
-        bl_progress_line(&progress, "%d rings, %llu records, %llu dropped", totals.n_rings,
-                         (unsigned long long)totals.written, (unsigned long long)totals.dropped);
+        show(&progress, recorder, &last, &last_s);
+        const bool over = bl_recorder_is_over(recorder) || bl_recorder_is_stuck(recorder);
+        if (st == BL_OK && (over || bl_now_s() - looked_s > LOOK_EVERY_S)) {
+            int more = 0;
+            st = bl_record_attach(recorder, &options->rings, true, &more, err);
+            looked_s = bl_now_s();
+            if (over && more == 0 && !options->follow)
+                break;
+        }
         if (st == BL_OK && n == 0)
             nap();
     }
@@ -114,57 +193,99 @@ static bl_status drain(bl_recorder *recorder, bl_error *err) {
     return st;
 }
 
-static bl_status record(const record_options *options, const char *path, bl_error *err) {
+static bl_status print_json(json_t *root, bl_error *err) {
+    if (root == NULL)
+        return bl_fail(err, BL_ERR_NOMEM, "out of memory");
+    const bl_status st = bl_json_write("-", root, 0, err);
+    json_decref(root);
+    return st;
+}
+
+static bl_status report(const record_options *options, const bl_recorder_totals *t, bl_error *err) {
+    if (t->rejected > 0)
+        fprintf(stderr, "ballast record: %llu records rejected, the first: %s\n",
+                (unsigned long long)t->rejected, t->why_rejected);
+    if (!options->json) {
+        fprintf(stderr,
+                "ballast record: %s: %llu records, %llu dropped, %llu skipped, %llu files\n",
+                options->out, (unsigned long long)t->written, (unsigned long long)t->dropped,
+                (unsigned long long)t->skipped, (unsigned long long)t->files);
+        return BL_OK;
+    }
+    json_t *root =
+        json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "directory", options->out,
+                  "pushed", (json_int_t)t->pushed, "written", (json_int_t)t->written, "dropped",
+                  (json_int_t)t->dropped, "rejected", (json_int_t)t->rejected, "skipped",
+                  (json_int_t)t->skipped, "earlier", (json_int_t)t->earlier, "ids",
+                  (json_int_t)t->ids, "bytes", (json_int_t)t->bytes, "files", (json_int_t)t->files);
+    return print_json(root, err);
+}
+
+static bl_status record(const record_options *options, const bl_recorder_options *how,
+                        bl_error *err) {
     bl_recorder *recorder = NULL;
     bl_recorder_totals totals;
-    BL_TRY(bl_recorder_create(path, &recorder, err));
+    BL_TRY(bl_recorder_open(how, &recorder, err));
     bl_status st = attach(options, recorder, err);
     if (st == BL_OK)
-        st = drain(recorder, err);
+        st = drain(options, recorder, err);
     if (st < 0) {
         bl_recorder_abandon(recorder);
         return st;
     }
-    BL_TRY(bl_recorder_finish(recorder, &totals, err));
-    if (totals.rejected > 0)
-        fprintf(stderr, "ballast record: %llu records rejected, the first: %s\n",
-                (unsigned long long)totals.rejected, totals.why_rejected);
-    fprintf(stderr, "ballast record: %s: %llu records of %d ranks, %llu dropped\n", path,
-            (unsigned long long)totals.written, totals.n_rings, (unsigned long long)totals.dropped);
+    st = bl_recorder_finish(recorder, &totals, err);
+    if (st < 0)
+        return st;
+    return report(options, &totals, err);
+}
+
+static bl_status set_only(const record_options *options, uint64_t control, bl_error *err) {
+    int n;
+    BL_TRY(bl_record_set_control(&options->rings, control, &n, err));
+    if (n == 0)
+        return bl_fail(err, BL_ERR_STATE, "no ring to change: is an engine tracing?");
+    if (options->json)
+        return print_json(json_pack("{s:i}", "rings", n), err);
+    fprintf(stderr, "ballast record: %d rings changed\n", n);
     return BL_OK;
 }
 
 static bl_status run(void *user, int n_args, char **args, bl_error *err) {
     const record_options *options = user;
+    bl_recorder_options how = BL_RECORDER_OPTIONS_INIT;
     (void)n_args;
     (void)args;
+    BL_TRY(parse_control(options, &how.control, err));
+    if (options->set_only)
+        return set_only(options, how.control, err);
+    if (options->out == NULL)
+        return bl_fail(err, BL_ERR_USAGE, "missing option --output DIR");
     bl_interrupts_install();
     if (mkdir(options->out, 0777) != 0 && errno != EEXIST)
         return bl_fail_at(err, BL_ERR_IO, bl_at(options->out), "cannot make the directory: %s",
                           strerror(errno));
-    const size_t room = strlen(options->out) + 16;
-    char *path = bl_calloc(room, 1);
-    if (path == NULL)
-        return bl_fail(err, BL_ERR_NOMEM, "out of memory");
-    snprintf(path, room, "%s/trace.blt", options->out);
-    /* The file is written live, under its own name: what an earlier recorder left there is data. */
-    bl_status st;
-    if (access(path, F_OK) == 0)
-        st = bl_fail_at(err, BL_ERR_STATE, bl_at(path),
-                        "an earlier recording is there; name another directory or move it away");
-    else
-        st = record(options, path, err);
-    free(path);
-    return st;
+    how.directory = options->out;
+    how.rotate_bytes = options->rotate_bytes;
+    how.rotate_s = options->rotate_s;
+    how.keep = (int)options->keep;
+    how.fsync = (bl_recorder_fsync)options->fsync;
+    how.min_free_bytes = options->min_free;
+    how.live = options->live;
+    how.set_control = options->sample != NULL || options->counts;
+    return record(options, &how, err);
 }
 
 const bl_verb bl_verb_record = {
     .name = "record",
     .arguments = "",
     .summary = "record the routing of running ranks",
-    .details = "Drains the shared-memory rings that engines fill through ballast.h, until they are "
-               "closed or Ctrl-C. The engine never waits for the recorder: what does not fit into "
-               "a ring is dropped in whole steps and counted.",
+    .details =
+        "Drains the shared-memory rings that engines fill through ballast.h, until they are "
+        "closed or Ctrl-C (or SIGTERM, SIGHUP). The engine never waits for the recorder: what "
+        "does not fit into a ring is dropped in whole steps, counted, and noted in the trace. "
+        "A recorder that was killed is simply started again on the same directory; it goes on "
+        "where it was. While the disk is full nothing is written and the rings do the "
+        "dropping; writing goes on when there is room. docs/capture.md tells more.",
     .options = OPTIONS,
     .options_bytes = sizeof(record_options),
     .min_args = 0,

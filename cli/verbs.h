@@ -9,7 +9,7 @@
 /* Add a verb here and nowhere else. */
 /* clang-format off */
 #define BL_VERBS(X)                             \
-    X(import) X(synth) X(record) X(stat)        \
+    X(import) X(synth) X(record) X(stat) X(live) \
     X(topo) X(size)                             \
     X(plan) X(replay) X(diff) X(export)         \
     X(run) X(apply) X(status) X(abort)

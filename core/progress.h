@@ -28,8 +28,8 @@ void bl_progress_line(bl_progress *progress, const char *format, ...) BL_PRINTF(
 /* End the line in place, if one is open. */
 void bl_progress_end(bl_progress *progress);
 
-/* Install handlers for SIGINT and SIGTERM once; afterwards bl_interrupted() tells whether one came.
- * A second signal kills the process as usual. */
+/* Install handlers for SIGINT, SIGTERM and (unless it is ignored) SIGHUP once; afterwards
+ * bl_interrupted() tells whether one came. A second signal kills the process as usual. */
 void bl_interrupts_install(void);
 bool bl_interrupted(void);
 

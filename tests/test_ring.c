@@ -398,7 +398,7 @@ static void *produce(void *user) {
         for (uint64_t i = 0; fits && i <= step % 4; i++) {
             const size_t words = (step + i) % ENTRY_MAX;
             const size_t bytes = sizeof(bl_ring_entry) + words * 8;
-            unsigned char *at = bl_ring_reserve(s->ring, bytes);
+            unsigned char *at = bl_pack_reserve(&s->ring->pack, bytes);
             fits = at != NULL;
             if (!fits)
                 break;
@@ -409,13 +409,13 @@ static void *produce(void *user) {
             memcpy(at, &entry, sizeof entry);
             for (size_t w = 0; w < words; w++)
                 memcpy(at + sizeof entry + 8 * w, &step, 8);
-            bl_ring_add(s->ring, bytes);
+            s->ring->pack.write += bytes;
         }
         if (fits) {
-            bl_ring_publish(s->ring);
+            bl_pack_publish(&s->ring->pack);
             s->published++;
         } else {
-            bl_ring_rewind(s->ring);
+            bl_pack_rewind(&s->ring->pack);
             s->refused++;
             sched_yield();
         }

@@ -9,7 +9,8 @@
  *                8   4  version: 1
  *               12   4  n, bytes of the model block
  *               16   n  model block, JSON: {"model":{"name","layers":[ids],"experts","top_k"},
- *                       "source":"...","ranks":G,"present":[ranks recorded here]}
+ *                       "source":"...","ranks":G,"present":[ranks recorded here]} and, where told,
+ *                       "part":N of a recording in several files, "domain":node of the ranks
  *             16+n   8  xxh3 of everything before
  *
  *     chunk      0   4  kind: "RECS" records, "MAPS" maps of slots to experts, "INDX" the index
@@ -80,6 +81,14 @@ void bl_blt_add_dropped(bl_blt_writer *writer, uint64_t n);
 /* Write what is buffered as a chunk; for live files, hand it to the operating system. Call it
  * between steps only. */
 bl_status bl_blt_flush(bl_blt_writer *writer, bl_error *err);
+
+/* Bytes given to the file so far (a stream may still hold some), and bytes of records that wait for
+ * the next chunk, uncompressed. */
+uint64_t bl_blt_bytes(const bl_blt_writer *writer);
+size_t bl_blt_buffered(const bl_blt_writer *writer);
+
+/* Make what was flushed survive a loss of power. */
+bl_status bl_blt_sync(bl_blt_writer *writer, bl_error *err);
 
 /* Flush, write the index, close. The writer is freed whatever the result. */
 bl_status bl_blt_close(bl_blt_writer *writer, bl_error *err);

@@ -45,10 +45,21 @@ static json_t *ints_to_json(const int *values, int n) {
 }
 
 json_t *bl_blt_info_to_json(const bl_trace_info *info) {
-    return json_pack("{s:{s:s, s:o, s:i, s:i}, s:s, s:i, s:o}", "model", "name", info->model,
-                     "layers", ints_to_json(info->layers, info->n_layers), "experts",
-                     info->n_experts, "top_k", info->top_k, "source", info->source, "ranks",
-                     info->n_ranks, "present", ints_to_json(info->present, info->n_present));
+    json_t *root =
+        json_pack("{s:{s:s, s:o, s:i, s:i}, s:s, s:i, s:o}", "model", "name", info->model, "layers",
+                  ints_to_json(info->layers, info->n_layers), "experts", info->n_experts, "top_k",
+                  info->top_k, "source", info->source, "ranks", info->n_ranks, "present",
+                  ints_to_json(info->present, info->n_present));
+    bool ok = root != NULL;
+    if (ok && info->part > 0)
+        ok = json_object_set_new(root, "part", json_integer(info->part)) == 0;
+    if (ok && info->domain >= 0)
+        ok = json_object_set_new(root, "domain", json_integer(info->domain)) == 0;
+    if (!ok) {
+        json_decref(root);
+        root = NULL;
+    }
+    return root;
 }
 
 static bl_status ints_from_json(const json_t *array, int max, const char *what, const char *file,
@@ -86,8 +97,16 @@ bl_status bl_blt_info_from_json(const json_t *root, const char *file, bl_trace_i
     BL_TRY(bl_json_string(root, "source", file, &source, err));
     BL_TRY(bl_json_int(root, "ranks", 0, BL_MAX_RANKS, file, &n_ranks, err));
     BL_TRY(bl_json_array(root, "present", file, &present, err));
-    bl_trace_info info = {
-        .n_experts = (int)n_experts, .top_k = (int)top_k, .n_ranks = (int)n_ranks};
+    int64_t part = 0, domain = -1;
+    if (json_object_get(root, "part") != NULL)
+        BL_TRY(bl_json_int(root, "part", 1, INT32_MAX, file, &part, err));
+    if (json_object_get(root, "domain") != NULL)
+        BL_TRY(bl_json_int(root, "domain", 0, INT32_MAX, file, &domain, err));
+    bl_trace_info info = {.n_experts = (int)n_experts,
+                          .top_k = (int)top_k,
+                          .n_ranks = (int)n_ranks,
+                          .part = (int)part,
+                          .domain = (int)domain};
     snprintf(info.model, sizeof info.model, "%s", name);
     snprintf(info.source, sizeof info.source, "%s", source);
     bl_status st =

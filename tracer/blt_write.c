@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <unistd.h>
 #include <zstd.h>
 
 #define ZSTD_LEVEL 3
@@ -193,6 +194,20 @@ bl_status bl_blt_flush(bl_blt_writer *w, bl_error *err) {
         w->broken = true;
         return bl_fail_at(err, BL_ERR_IO, bl_at(w->path), "cannot write: %s", strerror(errno));
     }
+    return BL_OK;
+}
+
+uint64_t bl_blt_bytes(const bl_blt_writer *w) {
+    return w->offset;
+}
+
+size_t bl_blt_buffered(const bl_blt_writer *w) {
+    return w->raw_bytes;
+}
+
+bl_status bl_blt_sync(bl_blt_writer *w, bl_error *err) {
+    if (fflush(w->file.stream) != 0 || fsync(fileno(w->file.stream)) != 0)
+        return bl_fail_at(err, BL_ERR_IO, bl_at(w->path), "cannot sync: %s", strerror(errno));
     return BL_OK;
 }
 

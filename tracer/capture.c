@@ -1,34 +1,30 @@
 /*
- * capture.c: the engine's side of tracing (include/ballast.h): ids are narrowed into the ring. Libc
- * only. The hot path, bl_trace_push(), neither allocates nor locks nor calls the system.
+ * capture.c: the engine's side of tracing (include/ballast.h): opening, steps, maps, closing. Libc
+ * only. Ids go into the ring in capture_rows.c.
  */
-#include "ballast.h"
-
-#include "tracer/ring.h"
+#include "tracer/capture.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-struct bl_tracer {
-    bl_ring ring;
-    int n_experts, top_k, n_layers;
-    int width;      /* bytes of an id in the ring */
-    int next_layer; /* index after the last one pushed: engines go through layers in order */
-    bool in_step, overflowed;
-    uint64_t step;
-    uint8_t phase;
-    uint32_t flags;
-    uint64_t step_records; /* pushed in the open step */
-    bl_trace_counters counters;
-};
+#define MAX_SLOTS (1 << 20) /* of one layer's map */
 
-static bl_status check_options(const bl_trace_options *o) {
-    if (o == NULL || o->size < sizeof *o || o->model == NULL || o->layers == NULL)
+/* ---- opening ------------------------------------------------------------------------------- */
+
+/* Fields that an engine built against an older header does not know keep their defaults. */
+static bl_status take_options(const bl_trace_options *given, bl_trace_options *o) {
+    const bl_trace_options defaults = BL_TRACE_OPTIONS_INIT;
+    if (given == NULL || given->size < offsetof(bl_trace_options, source_domain))
         return BL_ERR_USAGE;
+    *o = defaults;
+    memcpy(o, given, given->size < sizeof *o ? given->size : sizeof *o);
+    if (o->model == NULL || o->layers == NULL)
+        return BL_ERR_USAGE;
+    const unsigned known = BL_TRACE_PHYSICAL | BL_TRACE_TIMES | BL_TRACE_COUNTS;
     if (o->n_experts < 1 || o->n_experts > 65536 || o->top_k < 1 || o->top_k > 1024 ||
         o->top_k > o->n_experts || o->n_layers < 1 || o->n_layers > BL_RING_MAX_LAYERS ||
-        o->rank < 0 || o->n_ranks < 1 || o->rank >= o->n_ranks)
+        o->rank < 0 || o->n_ranks < 1 || o->rank >= o->n_ranks || (o->flags & ~known) != 0)
         return BL_ERR_RANGE;
     for (int l = 0; l < o->n_layers; l++) {
         if (o->layers[l] < 0 || (l > 0 && o->layers[l] <= o->layers[l - 1]))
@@ -37,244 +33,301 @@ static bl_status check_options(const bl_trace_options *o) {
     return BL_OK;
 }
 
-static void fill_shape(const bl_trace_options *o, bl_ring_shape *shape) {
+static bl_status create_ring(const char *name, const bl_trace_options *o, bl_ring *ring) {
+    bl_ring_shape *shape = calloc(1, sizeof *shape);
+    if (shape == NULL)
+        return BL_ERR_NOMEM;
     snprintf(shape->model, sizeof shape->model, "%s", o->model);
     shape->run = o->run;
     shape->rank = o->rank;
     shape->n_ranks = o->n_ranks;
+    shape->domain = o->source_domain;
     shape->n_experts = o->n_experts;
     shape->top_k = o->top_k;
     shape->n_layers = o->n_layers;
     for (int l = 0; l < o->n_layers; l++)
         shape->layers[l] = o->layers[l];
+    const size_t bytes = o->ring_bytes > 0 ? o->ring_bytes : BL_RING_DEFAULT_BYTES;
+    const bl_status st = bl_ring_create(name, shape, bytes, ring, NULL);
+    free(shape);
+    return st;
+}
+
+static void tracer_free(bl_tracer *t) {
+    for (int l = 0; t->maps != NULL && l < t->n_layers; l++)
+        free(t->maps[l].entry);
+    free(t->layer_ids);
+    free(t->layers);
+    free(t->maps);
+    free(t->counts);
+    free(t);
+}
+
+static void adopt(bl_tracer *t, const bl_trace_options *o) {
+    t->n_experts = o->n_experts;
+    t->top_k = o->top_k;
+    t->options = o->flags;
+    for (int l = 0; l < o->n_layers; l++) {
+        t->layer_ids[l] = o->layers[l];
+        t->layers[l].epoch = o->epoch;
+        t->layers[l].n_ids = o->n_experts;
+    }
 }
 
 int bl_trace_open(const char *name, const bl_trace_options *options, bl_tracer **tracer_p) {
+    bl_trace_options o;
     if (name == NULL || tracer_p == NULL)
         return BL_ERR_USAGE;
-    BL_TRY(check_options(options));
+    BL_TRY(take_options(options, &o));
     bl_tracer *t = calloc(1, sizeof *t);
-    bl_ring_shape *shape = calloc(1, sizeof *shape);
-    bl_status st = t != NULL && shape != NULL ? BL_OK : BL_ERR_NOMEM;
+    if (t == NULL)
+        return BL_ERR_NOMEM;
+    const size_t n = (size_t)o.n_layers;
+    t->n_layers = o.n_layers;
+    t->layer_ids = calloc(n, sizeof *t->layer_ids);
+    t->layers = calloc(n, sizeof *t->layers);
+    t->maps = calloc(n, sizeof *t->maps);
+    bl_status st =
+        t->layer_ids != NULL && t->layers != NULL && t->maps != NULL ? BL_OK : BL_ERR_NOMEM;
     if (st == BL_OK) {
-        fill_shape(options, shape);
-        const size_t bytes = options->ring_bytes > 0 ? options->ring_bytes : BL_RING_DEFAULT_BYTES;
-        st = bl_ring_create(name, shape, bytes, &t->ring, NULL);
+        adopt(t, &o);
+        st = create_ring(name, &o, &t->ring);
     }
-    free(shape);
     if (st < 0) {
-        free(t);
+        tracer_free(t);
         return st;
     }
-    t->n_experts = options->n_experts;
-    t->top_k = options->top_k;
-    t->n_layers = options->n_layers;
-    t->width = options->n_experts <= 256 ? 1 : 2;
+    const int mode = o.flags & BL_TRACE_COUNTS ? BL_MODE_COUNTS : BL_MODE_IDS;
+    BL_PACK_STORE(&t->ring.memory->control, bl_control_word(o.sample_every, o.sample_burst, mode));
     *tracer_p = t;
     return BL_OK;
+}
+
+int bl_capture_layer_index(bl_tracer *t, int layer) {
+    for (int tried = 0; tried < t->n_layers; tried++) {
+        if (t->next_layer >= t->n_layers)
+            t->next_layer = 0;
+        if (t->layer_ids[t->next_layer++] == layer)
+            return t->next_layer - 1;
+    }
+    return -1;
+}
+
+/* ---- maps ---------------------------------------------------------------------------------- */
+
+static bl_status check_map(const bl_tracer *t, const bl_trace_map *map) {
+    if (map == NULL || map->size < sizeof *map || map->expert == NULL)
+        return BL_ERR_USAGE;
+    if (map->n_ranks < 1 || map->n_slots < 1 || map->n_slots > MAX_SLOTS ||
+        map->n_ranks > map->n_slots)
+        return BL_ERR_RANGE;
+    int64_t sum = 0;
+    for (int rank = 0; map->slots_of_rank != NULL && rank < map->n_ranks; rank++) {
+        if (map->slots_of_rank[rank] < 0)
+            return BL_ERR_RANGE;
+        sum += map->slots_of_rank[rank];
+    }
+    if (map->slots_of_rank != NULL ? sum != map->n_slots : map->n_slots % map->n_ranks != 0)
+        return BL_ERR_SHAPE;
+    for (int slot = 0; slot < map->n_slots; slot++) {
+        if (map->expert[slot] < -1 || map->expert[slot] >= t->n_experts)
+            return BL_ERR_RANGE;
+    }
+    return BL_OK;
+}
+
+static void fill_map(const bl_trace_map *map, uint32_t bytes, unsigned char *out) {
+    const bl_ring_entry entry = {.bytes = bytes,
+                                 .kind = BL_RING_MAP,
+                                 .epoch = map->epoch,
+                                 .bad_id = -1,
+                                 .layer = map->layer,
+                                 .n_ids = (uint32_t)map->n_slots};
+    uint32_t first = 0;
+    memcpy(out, &entry, sizeof entry);
+    uint32_t *at = (uint32_t *)(void *)(out + sizeof entry);
+    *at++ = (uint32_t)map->n_ranks;
+    *at++ = (uint32_t)map->n_slots;
+    for (int rank = 0; rank < map->n_ranks; rank++) {
+        *at++ = first;
+        first += (uint32_t)(map->slots_of_rank != NULL ? map->slots_of_rank[rank]
+                                                       : map->n_slots / map->n_ranks);
+    }
+    *at++ = first;
+    memcpy(at, map->expert, (size_t)map->n_slots * sizeof *map->expert);
+}
+
+int bl_trace_set_map(bl_tracer *t, const bl_trace_map *map) {
+    if (t == NULL)
+        return BL_OK;
+    if (t->in_step || t->cuda != NULL)
+        return BL_ERR_STATE;
+    BL_TRY(check_map(t, map));
+    const int l = bl_capture_layer_index(t, map->layer);
+    if (l < 0)
+        return BL_ERR_RANGE;
+    if (t->maps[l].entry != NULL && map->epoch <= t->layers[l].epoch)
+        return BL_ERR_STATE;
+    const uint64_t bytes = bl_pack_round_up(
+        sizeof(bl_ring_entry) + 4 * (3 + (uint64_t)map->n_ranks + (uint64_t)map->n_slots));
+    if (bytes > t->ring.capacity / 2)
+        return BL_ERR_RANGE;
+    unsigned char *entry = calloc(1, bytes);
+    if (entry == NULL)
+        return BL_ERR_NOMEM;
+    fill_map(map, (uint32_t)bytes, entry);
+    free(t->maps[l].entry);
+    t->maps[l] = (bl_capture_map){.entry = entry, .bytes = (uint32_t)bytes, .pending = true};
+    t->maps_pending = true;
+    t->layers[l].epoch = map->epoch;
+    if (t->options & BL_TRACE_PHYSICAL)
+        t->layers[l].n_ids = map->n_slots;
+    return BL_OK;
+}
+
+/* Maps go into the ring before the step that needs them, as a publication of their own. False when
+ * they do not all fit yet. */
+static bool tell_maps(bl_tracer *t) {
+    for (int l = 0; l < t->n_layers; l++) {
+        bl_capture_map *map = &t->maps[l];
+        if (!map->pending)
+            continue;
+        unsigned char *at = bl_pack_reserve(&t->ring.pack, map->bytes);
+        if (at == NULL)
+            return false;
+        memcpy(at, map->entry, map->bytes);
+        t->ring.pack.write += map->bytes;
+        bl_pack_publish(&t->ring.pack);
+        map->pending = false;
+    }
+    t->maps_pending = false;
+    return true;
+}
+
+/* A recorder that has just come knows none of the maps. */
+static void greet(bl_tracer *t) {
+    const uint64_t attached = BL_PACK_LOAD(&t->ring.memory->attached);
+    if (attached == t->attached)
+        return;
+    t->attached = attached;
+    for (int l = 0; l < t->n_layers; l++) {
+        t->maps[l].pending = t->maps[l].entry != NULL;
+        t->maps_pending = t->maps_pending || t->maps[l].pending;
+    }
+}
+
+/* ---- steps --------------------------------------------------------------------------------- */
+
+/* The first step after a switch to counts makes the table; without memory ids are kept. */
+static void prepare_counts(bl_tracer *t) {
+    size_t stride = 0;
+    for (int l = 0; l < t->n_layers; l++)
+        stride = (size_t)t->layers[l].n_ids > stride ? (size_t)t->layers[l].n_ids : stride;
+    if (t->counts == NULL || stride > t->counts_stride) {
+        free(t->counts);
+        t->counts = calloc((size_t)t->n_layers * stride, sizeof *t->counts);
+        t->counts_stride = t->counts != NULL ? stride : 0;
+    }
+    t->counting = t->counts != NULL;
 }
 
 int bl_trace_step_begin(bl_tracer *t, uint64_t step, int phase, unsigned flags) {
     if (t == NULL)
         return BL_OK;
-    if (t->in_step)
+    if (t->in_step || t->cuda != NULL)
         return BL_ERR_STATE;
     if (phase < 0 || phase >= BL_N_PHASES || (flags & ~BL_STEP_DUMMY) != 0)
         return BL_ERR_RANGE;
+    const uint64_t control = BL_PACK_LOAD(&t->ring.memory->control);
     t->in_step = true;
-    t->overflowed = false;
     t->step = step;
     t->phase = (uint8_t)phase;
-    t->flags = flags;
+    t->flags = flags & BL_STEP_DUMMY ? BL_ENTRY_DUMMY : 0;
     t->step_records = 0;
     t->next_layer = 0;
+    t->overflowed = t->drops_told = t->counting = false;
+    t->sampled_out = !bl_control_keeps(control, step);
+    for (int l = 0; l < t->n_layers; l++) {
+        t->layers[l].records = 0;
+        t->layers[l].times = NULL;
+    }
+    if (t->sampled_out)
+        return BL_OK;
+    greet(t);
+    if (t->maps_pending)
+        t->overflowed = !tell_maps(t);
+    bl_pack_drops *drops = &t->ring.memory->drops;
+    if (!t->overflowed && BL_PACK_LOAD(&drops->n_steps) != 0) {
+        t->drops_told = bl_pack_tell_drops(&t->ring.pack, drops, t->n_layers) != 0;
+        t->overflowed = !t->drops_told;
+    }
+    if (bl_control_mode(control) == BL_MODE_COUNTS)
+        prepare_counts(t);
     return BL_OK;
 }
 
-/* ---- packing ------------------------------------------------------------------------------- */
-
-/* Narrow rows of ids; returns whether all are in [0, n_experts). A negative id, seen as unsigned,
- * is out of range too, so one comparison finds everything unusual. */
-#define DEFINE_NARROW(name, in_type, out_type)                                             \
-    static bool name(const unsigned char *rows, size_t row_bytes, size_t n_rows, size_t k, \
-                     int64_t n_experts, unsigned char *out) {                              \
-        uint64_t unusual = 0;                                                              \
-        for (size_t i = 0; i < n_rows; i++) {                                              \
-            const unsigned char *row = rows + i * row_bytes;                               \
-            for (size_t j = 0; j < k; j++) {                                               \
-                in_type id;                                                                \
-                memcpy(&id, row + j * sizeof id, sizeof id);                               \
-                const out_type narrow = (out_type)id;                                      \
-                unusual |= (uint64_t)(int64_t)id >= (uint64_t)n_experts;                   \
-                memcpy(out, &narrow, sizeof narrow);                                       \
-                out += sizeof narrow;                                                      \
-            }                                                                              \
-        }                                                                                  \
-        return unusual == 0;                                                               \
+static void count_drop(bl_tracer *t) {
+    bl_pack_drops *drops = &t->ring.memory->drops;
+    bl_pack_rewind(&t->ring.pack);
+    t->dropped += t->step_records;
+    bl_pack_drop_begin(drops, t->step);
+    for (int l = 0; l < t->n_layers; l++) {
+        if (t->layers[l].records > 0)
+            bl_pack_drop_layer(drops, l, t->layers[l].records);
     }
-
-DEFINE_NARROW(narrow_8_8, uint8_t, uint8_t)
-DEFINE_NARROW(narrow_16_8, int16_t, uint8_t)
-DEFINE_NARROW(narrow_32_8, int32_t, uint8_t)
-DEFINE_NARROW(narrow_64_8, int64_t, uint8_t)
-DEFINE_NARROW(narrow_8_16, uint8_t, uint16_t)
-DEFINE_NARROW(narrow_16_16, int16_t, uint16_t)
-DEFINE_NARROW(narrow_32_16, int32_t, uint16_t)
-DEFINE_NARROW(narrow_64_16, int64_t, uint16_t)
-
-static bool narrow(const bl_tracer *t, const unsigned char *rows, int id_bytes, size_t row_bytes,
-                   size_t n_rows, unsigned char *out) {
-    const size_t k = (size_t)t->top_k;
-    const bool wide = t->width == 2;
-    switch (id_bytes) {
-    case 1:
-        return (wide ? narrow_8_16 : narrow_8_8)(rows, row_bytes, n_rows, k, t->n_experts, out);
-    case 2:
-        return (wide ? narrow_16_16 : narrow_16_8)(rows, row_bytes, n_rows, k, t->n_experts, out);
-    case 4:
-        return (wide ? narrow_32_16 : narrow_32_8)(rows, row_bytes, n_rows, k, t->n_experts, out);
-    default:
-        return (wide ? narrow_64_16 : narrow_64_8)(rows, row_bytes, n_rows, k, t->n_experts, out);
-    }
+    bl_pack_drop_end(drops);
 }
-
-static int64_t id_at(const unsigned char *at, int id_bytes) {
-    int16_t two;
-    int32_t four;
-    int64_t eight;
-    switch (id_bytes) {
-    case 1:
-        return at[0];
-    case 2:
-        memcpy(&two, at, sizeof two);
-        return two;
-    case 4:
-        memcpy(&four, at, sizeof four);
-        return four;
-    default:
-        memcpy(&eight, at, sizeof eight);
-        return eight;
-    }
-}
-
-/* Second look at rows with unusual ids: empty slots go into the bitmap, anything else is bad. */
-static void mark_empties(const bl_tracer *t, const unsigned char *rows, int id_bytes,
-                         size_t row_bytes, bl_ring_entry *entry, unsigned char *body) {
-    const size_t k = (size_t)t->top_k, slots = (size_t)entry->n_tokens * k;
-    unsigned char *bitmap = body + slots * (size_t)t->width;
-    memset(bitmap, 0, (slots + 7) / 8);
-    for (size_t slot = 0; slot < slots; slot++) {
-        const int64_t id =
-            id_at(rows + slot / k * row_bytes + slot % k * (size_t)id_bytes, id_bytes);
-        if (id >= t->n_experts && entry->bad_id < 0)
-            entry->bad_id = id;
-        if (id >= 0)
-            continue;
-        bitmap[slot / 8] |= (unsigned char)(1u << (slot % 8));
-        memset(body + slot * (size_t)t->width, 0, (size_t)t->width);
-        entry->n_empty++;
-    }
-}
-
-static bool has_layer(bl_tracer *t, int layer) {
-    const int32_t *layers = t->ring.memory->shape.layers;
-    for (int tried = 0; tried < t->n_layers; tried++) {
-        if (t->next_layer >= t->n_layers)
-            t->next_layer = 0;
-        if (layers[t->next_layer++] == layer)
-            return true;
-    }
-    return false;
-}
-
-static size_t round_up_8(size_t bytes) {
-    return (bytes + 7) & ~(size_t)7;
-}
-
-int bl_trace_push(bl_tracer *t, int layer, const void *ids, int id_bytes, size_t n_tokens,
-                  size_t row_bytes) {
-    if (t == NULL)
-        return BL_OK;
-    const size_t k = (size_t)t->top_k;
-    if (!t->in_step)
-        return BL_ERR_STATE;
-    if (!has_layer(t, layer) || n_tokens > UINT32_MAX / 4 / k)
-        return BL_ERR_RANGE;
-    if (id_bytes != 1 && id_bytes != 2 && id_bytes != 4 && id_bytes != 8)
-        return BL_ERR_USAGE;
-    if (n_tokens > 0 && (ids == NULL || (n_tokens > 1 && row_bytes < k * (size_t)id_bytes)))
-        return BL_ERR_SHAPE;
-    t->counters.pushed++;
-    t->step_records++;
-    if (t->overflowed)
-        return BL_OK;
-    const size_t slots = n_tokens * k, id_total = slots * (size_t)t->width;
-    const size_t most = round_up_8(sizeof(bl_ring_entry) + id_total + (slots + 7) / 8);
-    unsigned char *at = bl_ring_reserve(&t->ring, most);
-    if (at == NULL) {
-        t->overflowed = true;
-        return BL_OK;
-    }
-    bl_ring_entry entry = {.kind = BL_RING_RECORD,
-                           .step = t->step,
-                           .dropped = t->counters.dropped,
-                           .bad_id = -1,
-                           .layer = layer,
-                           .n_tokens = (uint32_t)n_tokens,
-                           .k = (uint16_t)t->top_k,
-                           .width = (uint8_t)t->width,
-                           .phase = t->phase,
-                           .flags = t->flags};
-    unsigned char *body = at + sizeof entry;
-    if (!narrow(t, ids, id_bytes, row_bytes, n_tokens, body))
-        mark_empties(t, ids, id_bytes, row_bytes, &entry, body);
-    size_t bytes = entry.n_empty > 0 ? most : round_up_8(sizeof entry + id_total);
-    if (entry.bad_id >= 0)
-        bytes = sizeof entry;
-    entry.bytes = (uint32_t)bytes;
-    memcpy(at, &entry, sizeof entry);
-    bl_ring_add(&t->ring, bytes);
-    return BL_OK;
-}
-
-/* ---- the end of a step --------------------------------------------------------------------- */
 
 int bl_trace_step_end(bl_tracer *t) {
     if (t == NULL)
         return BL_OK;
     if (!t->in_step)
         return BL_ERR_STATE;
+    if (t->counting)
+        bl_capture_write_counts(t);
     t->in_step = false;
-    if (t->overflowed) {
-        bl_ring_rewind(&t->ring);
-        t->counters.dropped += t->step_records;
-    } else {
-        t->counters.kept += t->step_records;
+    t->pushed += t->step_records;
+    if (t->sampled_out)
+        t->skipped += t->step_records;
+    else if (t->overflowed)
+        count_drop(t);
+    else
+        t->kept += t->step_records;
+    bl_pack_counters *c = &t->ring.memory->counters;
+    BL_PACK_STORE(&c->pushed, t->pushed);
+    BL_PACK_STORE(&c->kept, t->kept);
+    BL_PACK_STORE(&c->dropped, t->dropped);
+    BL_PACK_STORE(&c->skipped, t->skipped);
+    if (!t->sampled_out && !t->overflowed) {
+        bl_pack_publish(&t->ring.pack);
+        if (t->drops_told)
+            bl_pack_forget_drops(&t->ring.memory->drops, t->n_layers);
     }
-    bl_ring_memory *m = t->ring.memory;
-    atomic_store_explicit(&m->pushed, t->counters.pushed, memory_order_relaxed);
-    atomic_store_explicit(&m->kept, t->counters.kept, memory_order_relaxed);
-    atomic_store_explicit(&m->dropped, t->counters.dropped, memory_order_relaxed);
-    if (!t->overflowed)
-        bl_ring_publish(&t->ring);
     return BL_OK;
 }
 
 int bl_trace_read_counters(const bl_tracer *t, bl_trace_counters *counters) {
+    *counters = (bl_trace_counters){0};
     if (t == NULL)
-        *counters = (bl_trace_counters){0};
-    else
-        *counters = t->counters;
+        return BL_OK;
+    const bl_pack_counters *c = &t->ring.memory->counters;
+    counters->pushed = BL_PACK_LOAD(&c->pushed);
+    counters->kept = BL_PACK_LOAD(&c->kept);
+    counters->dropped = BL_PACK_LOAD(&c->dropped);
+    counters->skipped = BL_PACK_LOAD(&c->skipped);
     return BL_OK;
 }
 
 void bl_trace_close(bl_tracer *t) {
     if (t == NULL)
         return;
+    if (t->cuda != NULL)
+        bl_trace_cuda_close(t);
     if (t->in_step) { /* a step that never ended is not kept */
+        t->counting = false;
         t->overflowed = true;
         bl_trace_step_end(t);
     }
     bl_ring_close(&t->ring);
-    free(t);
+    tracer_free(t);
 }

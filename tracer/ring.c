@@ -4,19 +4,61 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/types.h>
+#include <time.h>
 #include <unistd.h>
 
-#define MAGIC UINT64_C(0x31474e4952544c42) /* "BLTRING1" */
-#define VERSION 1u
+#define MAGIC UINT64_C(0x32474e4952544c42) /* "BLTRING2" */
+#define VERSION 2u
 #define MIN_BYTES ((size_t)4096)
 #define MAX_BYTES ((size_t)1 << 36)
 
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "the ring needs lock-free 64-bit atomics");
-_Static_assert(sizeof(bl_ring_entry) % 8 == 0, "entries keep their alignment");
+_Static_assert(sizeof(bl_ring_entry) == 64, "entries keep their alignment");
+
+/* ---- who is alive -------------------------------------------------------------------------- */
+
+/* Start time of a process in clock ticks since boot, field 22 of /proc/PID/stat; 0 when it cannot be
+ * told. A zombie is dead: *dead. */
+static uint32_t start_time(pid_t pid, bool *dead) {
+    char path[32], text[1024];
+    *dead = false;
+    snprintf(path, sizeof path, "/proc/%ld/stat", (long)pid);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return 0;
+    const ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (n <= 0)
+        return 0;
+    text[n] = '\0';
+    const char *at = strrchr(text, ')'); /* the name before it may hold anything */
+    if (at == NULL || at[1] != ' ')
+        return 0;
+    *dead = at[2] == 'Z' || at[2] == 'X';
+    for (int field = 2; field < 22 && at != NULL; field++)
+        at = strchr(at + 1, ' ');
+    return at != NULL ? (uint32_t)strtoull(at, NULL, 10) : 0;
+}
+
+uint64_t bl_ring_who_am_i(void) {
+    bool dead;
+    const pid_t pid = getpid();
+    return (uint64_t)start_time(pid, &dead) << 32 | (uint32_t)pid;
+}
+
+bool bl_ring_who_is_alive(uint64_t who) {
+    const pid_t pid = (pid_t)(uint32_t)who;
+    const uint32_t started = (uint32_t)(who >> 32);
+    if (pid <= 0 || (kill(pid, 0) != 0 && errno != EPERM))
+        return false;
+    bool dead;
+    const uint32_t now = start_time(pid, &dead);
+    return !dead && (now == 0 || started == 0 || now == started);
+}
 
 /* ---- life ---------------------------------------------------------------------------------- */
 
@@ -35,15 +77,16 @@ static bl_status object_name(const char *name, char out[96], bl_error *err) {
     return BL_OK;
 }
 
-static bool is_alive(int64_t pid) {
-    return pid > 0 && (kill((pid_t)pid, 0) == 0 || errno == EPERM);
-}
-
 static bl_status map(int fd, size_t bytes, bl_ring *out, bl_error *err) {
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (memory == MAP_FAILED)
         return bl_fail(err, BL_ERR_IO, "cannot map the ring \"%s\": %s", out->name,
                        strerror(errno));
+    struct stat info;
+    if (fstat(fd, &info) == 0) {
+        out->device = info.st_dev;
+        out->inode = info.st_ino;
+    }
     out->memory = memory;
     out->mapped_bytes = bytes;
     return BL_OK;
@@ -59,7 +102,7 @@ static bl_status remove_leftover(const char *object, const char *name, bl_error 
     bool in_use = false;
     if (fstat(fd, &info) == 0 && (size_t)info.st_size >= sizeof(bl_ring_memory) &&
         map(fd, sizeof(bl_ring_memory), &old, NULL) == BL_OK) {
-        in_use = old.memory->magic == MAGIC && is_alive(old.memory->producer_pid);
+        in_use = old.memory->magic == MAGIC && bl_ring_who_is_alive(old.memory->producer);
         munmap(old.memory, old.mapped_bytes);
     }
     close(fd);
@@ -99,27 +142,48 @@ bl_status bl_ring_create(const char *name, const bl_ring_shape *shape, size_t da
         return st;
     }
     bl_ring_memory *m = ring.memory;
+    struct timespec now = {0};
+    clock_gettime(CLOCK_REALTIME, &now);
     m->version = VERSION;
     m->data_offset = (uint32_t)data_offset();
     m->capacity = capacity;
-    m->producer_pid = (int64_t)getpid();
+    m->producer = bl_ring_who_am_i();
+    m->session = (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
     m->shape = *shape;
     m->magic = MAGIC;
     ring.capacity = capacity;
+    ring.n_layers = shape->n_layers;
     ring.data = (unsigned char *)m + data_offset();
+    ring.pack =
+        (bl_pack_ring){.data = ring.data, .head = &m->head, .tail = &m->tail, .capacity = capacity};
     atomic_store_explicit(&m->state, BL_RING_OPEN, memory_order_release);
     *out = ring;
     return BL_OK;
 }
 
-void bl_ring_close(bl_ring *ring) {
+/* Remove the name if it still is that of this object: an engine that was restarted may have given it
+ * to a new one. */
+static void unlink_own(const bl_ring *ring) {
     char object[96];
+    struct stat info;
+    if (object_name(ring->name, object, NULL) < 0)
+        return;
+    const int fd = shm_open(object, O_RDONLY | O_CLOEXEC, 0);
+    if (fd < 0)
+        return;
+    if (fstat(fd, &info) == 0 && info.st_dev == ring->device && info.st_ino == ring->inode)
+        shm_unlink(object);
+    close(fd);
+}
+
+void bl_ring_close(bl_ring *ring) {
     if (ring->memory == NULL)
         return;
-    atomic_store_explicit(&ring->memory->state, BL_RING_CLOSED, memory_order_release);
+    if ((uint32_t)ring->memory->producer == (uint32_t)getpid()) {
+        atomic_store_explicit(&ring->memory->state, BL_RING_CLOSED, memory_order_release);
+        unlink_own(ring);
+    }
     munmap(ring->memory, ring->mapped_bytes);
-    if (object_name(ring->name, object, NULL) == BL_OK)
-        shm_unlink(object);
     *ring = (bl_ring){0};
 }
 
@@ -152,23 +216,22 @@ static bl_status check_memory(const bl_ring *ring, bl_ring_shape *shape, bl_erro
 }
 
 static bl_status become_consumer(const bl_ring *ring, bl_error *err) {
-    int64_t other = 0;
-    const int64_t own = (int64_t)getpid();
-    if (atomic_compare_exchange_strong(&ring->memory->consumer_pid, &other, own))
+    uint64_t other = 0;
+    const uint64_t own = bl_ring_who_am_i();
+    bl_word *consumer = &ring->memory->consumer;
+    if (atomic_compare_exchange_strong(consumer, &other, own))
         return BL_OK;
-    if (!is_alive(other) &&
-        atomic_compare_exchange_strong(&ring->memory->consumer_pid, &other, own))
+    if (!bl_ring_who_is_alive(other) && atomic_compare_exchange_strong(consumer, &other, own))
         return BL_OK;
-    return bl_fail(err, BL_ERR_STATE, "process %lld reads the ring \"%s\" already",
-                   (long long)other, ring->name);
+    return bl_fail(err, BL_ERR_STATE, "process %lu reads the ring \"%s\" already",
+                   (unsigned long)(uint32_t)other, ring->name);
 }
 
-bl_status bl_ring_attach(const char *name, bl_ring *out, bl_ring_shape *shape, bl_error *err) {
+static bl_status open_ring(const char *name, bl_ring *ring, bl_ring_shape *shape, bl_error *err) {
     char object[96];
-    bl_ring ring = {0};
     BL_TRY(object_name(name, object, err));
-    snprintf(ring.name, sizeof ring.name, "%s", name);
-    const int fd = shm_open(object, O_RDWR, 0);
+    snprintf(ring->name, sizeof ring->name, "%s", name);
+    const int fd = shm_open(object, O_RDWR | O_CLOEXEC, 0);
     if (fd < 0)
         return bl_fail(err, errno == ENOENT ? BL_ERR_STATE : BL_ERR_IO,
                        "no ring \"%s\" to record from: %s", name, strerror(errno));
@@ -177,73 +240,64 @@ bl_status bl_ring_attach(const char *name, bl_ring *out, bl_ring_shape *shape, b
     if (fstat(fd, &info) != 0 || (size_t)info.st_size < data_offset() + MIN_BYTES)
         st = bl_fail(err, BL_ERR_STATE, "the ring \"%s\" is not ready yet", name);
     if (st == BL_OK)
-        st = map(fd, (size_t)info.st_size, &ring, err);
+        st = map(fd, (size_t)info.st_size, ring, err);
     close(fd);
     BL_TRY(st);
-    st = check_memory(&ring, shape, err);
-    if (st == BL_OK)
-        st = become_consumer(&ring, err);
+    st = check_memory(ring, shape, err);
+    if (st < 0) {
+        munmap(ring->memory, ring->mapped_bytes);
+        ring->memory = NULL;
+    }
+    return st;
+}
+
+bl_status bl_ring_attach(const char *name, bl_ring *out, bl_ring_shape *shape, bl_error *err) {
+    bl_ring ring = {0};
+    BL_TRY(open_ring(name, &ring, shape, err));
+    const bl_status st = become_consumer(&ring, err);
     if (st < 0) {
         munmap(ring.memory, ring.mapped_bytes);
         return st;
     }
     ring.capacity = ring.mapped_bytes - data_offset();
+    ring.n_layers = shape->n_layers;
     ring.data = (unsigned char *)ring.memory + data_offset();
     ring.read = atomic_load_explicit(&ring.memory->tail, memory_order_acquire);
+    atomic_fetch_add(&ring.memory->attached, 1);
     *out = ring;
     return BL_OK;
 }
 
 void bl_ring_detach(bl_ring *ring) {
-    char object[96];
     if (ring->memory == NULL)
         return;
-    const bool closed = atomic_load(&ring->memory->state) == BL_RING_CLOSED;
-    const bool orphan = !closed && !is_alive(ring->memory->producer_pid);
-    atomic_store(&ring->memory->consumer_pid, 0);
+    const bool orphan = !bl_ring_is_closed(ring) && bl_ring_is_over(ring);
+    if (orphan && atomic_load(&ring->memory->head) == atomic_load(&ring->memory->tail))
+        unlink_own(ring);
+    atomic_store(&ring->memory->consumer, 0);
     munmap(ring->memory, ring->mapped_bytes);
-    if (orphan && object_name(ring->name, object, NULL) == BL_OK)
-        shm_unlink(object);
     *ring = (bl_ring){0};
 }
 
+bl_status bl_ring_set_control(const char *name, uint64_t control, bl_error *err) {
+    bl_ring ring = {0};
+    bl_ring_shape *shape = malloc(sizeof *shape);
+    if (shape == NULL)
+        return bl_fail(err, BL_ERR_NOMEM, "out of memory");
+    const bl_status st = open_ring(name, &ring, shape, err);
+    free(shape);
+    BL_TRY(st);
+    atomic_store(&ring.memory->control, control);
+    munmap(ring.memory, ring.mapped_bytes);
+    return BL_OK;
+}
+
+bool bl_ring_is_closed(const bl_ring *ring) {
+    return atomic_load_explicit(&ring->memory->state, memory_order_acquire) == BL_RING_CLOSED;
+}
+
 bool bl_ring_is_over(const bl_ring *ring) {
-    return atomic_load_explicit(&ring->memory->state, memory_order_acquire) == BL_RING_CLOSED ||
-           !is_alive(ring->memory->producer_pid);
-}
-
-/* ---- producer ------------------------------------------------------------------------------ */
-
-void *bl_ring_reserve(bl_ring *ring, size_t bytes) {
-    const uint64_t at = ring->write & (ring->capacity - 1);
-    const uint64_t rest = ring->capacity - at;
-    const uint64_t filler = bytes > rest ? rest : 0;
-    if (bytes > ring->capacity)
-        return NULL;
-    const uint64_t end = ring->write + filler + bytes;
-    if (end - ring->seen_tail > ring->capacity) {
-        ring->seen_tail = atomic_load_explicit(&ring->memory->tail, memory_order_acquire);
-        if (end - ring->seen_tail > ring->capacity)
-            return NULL;
-    }
-    if (filler > 0) { /* only size and kind are read of a filler, and 8 bytes are always there */
-        const uint32_t head[2] = {(uint32_t)(filler < UINT32_MAX ? filler : 0), BL_RING_FILLER};
-        memcpy(ring->data + at, head, sizeof head);
-        ring->write += filler;
-    }
-    return ring->data + (ring->write & (ring->capacity - 1));
-}
-
-void bl_ring_add(bl_ring *ring, size_t bytes) {
-    ring->write += bytes;
-}
-
-void bl_ring_publish(bl_ring *ring) {
-    atomic_store_explicit(&ring->memory->head, ring->write, memory_order_release);
-}
-
-void bl_ring_rewind(bl_ring *ring) {
-    ring->write = atomic_load_explicit(&ring->memory->head, memory_order_relaxed);
+    return bl_ring_is_closed(ring) || !bl_ring_who_is_alive(ring->memory->producer);
 }
 
 /* ---- consumer ------------------------------------------------------------------------------ */
@@ -273,8 +327,8 @@ bl_status bl_ring_peek(bl_ring *ring, bl_ring_entry *entry, const unsigned char 
             continue;
         }
         const uint64_t bytes = start[0];
-        if (start[1] != BL_RING_RECORD || bytes < sizeof *entry || bytes % 8 != 0 || bytes > rest ||
-            bytes > readable)
+        if (start[1] < BL_RING_RECORD || start[1] > BL_RING_DROPS || bytes < sizeof *entry ||
+            bytes % 8 != 0 || bytes > rest || bytes > readable)
             return nonsense(ring, err);
         memcpy(entry, ring->data + at, sizeof *entry);
         entry->bytes = start[0];
@@ -289,4 +343,69 @@ void bl_ring_pop(bl_ring *ring, const bl_ring_entry *entry) {
 
 void bl_ring_release(bl_ring *ring) {
     atomic_store_explicit(&ring->memory->tail, ring->read, memory_order_release);
+}
+
+void bl_ring_unread(bl_ring *ring) {
+    ring->read = atomic_load_explicit(&ring->memory->tail, memory_order_relaxed);
+}
+
+uint64_t bl_ring_unreleased(const bl_ring *ring) {
+    return ring->read - atomic_load_explicit(&ring->memory->tail, memory_order_relaxed);
+}
+
+uint64_t bl_ring_waiting(const bl_ring *ring) {
+    return atomic_load_explicit(&ring->memory->head, memory_order_acquire) -
+           atomic_load_explicit(&ring->memory->tail, memory_order_relaxed);
+}
+
+/* ---- handing over exactly once ------------------------------------------------------------- */
+
+void bl_ring_begin_commit(bl_ring *ring, const char *file, uint64_t file_bytes,
+                          const bl_ring_ledger *ledger) {
+    bl_ring_memory *m = ring->memory;
+    snprintf(m->file, sizeof m->file, "%s", file);
+    m->commit = *ledger;
+    atomic_store(&m->commit_from, file_bytes);
+    atomic_store(&m->commit_tail, ring->read);
+}
+
+void bl_ring_end_commit(bl_ring *ring) {
+    bl_ring_memory *m = ring->memory;
+    m->ledger = m->commit;
+    bl_ring_release(ring);
+    atomic_store(&m->commit_tail, 0);
+}
+
+bool bl_ring_commit_left(const bl_ring *ring, char *file, uint64_t *file_bytes) {
+    const bl_ring_memory *m = ring->memory;
+    const uint64_t to = atomic_load(&m->commit_tail), tail = atomic_load(&m->tail);
+    if (to <= tail || to > atomic_load(&m->head))
+        return false;
+    memcpy(file, m->file, BL_RING_PATH_MAX);
+    file[BL_RING_PATH_MAX - 1] = '\0';
+    *file_bytes = atomic_load(&m->commit_from);
+    return true;
+}
+
+void bl_ring_settle(bl_ring *ring, bool written) {
+    bl_ring_memory *m = ring->memory;
+    if (written) {
+        m->ledger = m->commit;
+        ring->read = atomic_load(&m->commit_tail);
+        bl_ring_release(ring);
+    }
+    atomic_store(&m->commit_tail, 0);
+}
+
+bool bl_ring_last_drops(const bl_ring *ring, uint64_t *first_step, uint64_t *last_step,
+                        uint64_t *layers) {
+    const bl_pack_drops *drops = &ring->memory->drops;
+    if (atomic_load_explicit(&drops->version, memory_order_acquire) % 2 != 0 ||
+        BL_PACK_LOAD(&drops->n_steps) == 0)
+        return false;
+    *first_step = BL_PACK_LOAD(&drops->first_step);
+    *last_step = BL_PACK_LOAD(&drops->last_step);
+    for (int l = 0; l < ring->n_layers; l++)
+        layers[l] = BL_PACK_LOAD(&drops->layers[l]);
+    return true;
 }

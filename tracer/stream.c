@@ -15,7 +15,9 @@
 
 typedef struct source {
     bl_blt_reader *reader;
+    size_t at; /* in the order of names */
     bool cut;
+    bool is_last;  /* of a rank's parts */
     bool mid_step; /* leave out the step below: the file holds a part of it */
     uint32_t cut_run;
     uint64_t cut_step;
@@ -66,19 +68,24 @@ static bl_status find_cut_step(source *src, bl_error *err) {
     return BL_OK;
 }
 
+/* A recorder killed between making a part and writing its header. */
+static bool is_empty(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISREG(info.st_mode) && info.st_size == 0;
+}
+
 static bl_status add_file(bl_stream *s, const char *path, bl_error *err) {
     void *sources = s->sources;
     const bl_status st = bl_grow(&sources, &s->capacity, s->n + 1, sizeof *s->sources, err);
     s->sources = sources;
     BL_TRY(st);
     source *src = &s->sources[s->n];
-    *src = (source){0};
+    *src = (source){.at = s->n};
     BL_TRY(bl_blt_open(path, &src->reader, err));
     s->n++;
     uint64_t kept, size;
     src->cut = bl_blt_cut(src->reader, &kept, &size, &src->mid_step);
     if (src->cut) {
-        s->complete = false;
         note(s, "%s was not closed: cut at byte %llu of %llu, after its last whole chunk", path,
              (unsigned long long)kept, (unsigned long long)size);
     } else {
@@ -117,50 +124,111 @@ static bl_status list_files(const char *path, char ***names_p, size_t *n, bl_err
     return st;
 }
 
+/* Parts in their order, rank by rank; other files as their names have it, in front. */
+static int compare_sources(const void *a, const void *b) {
+    const source *x = a, *y = b;
+    const bl_trace_info *i = bl_blt_info(x->reader), *j = bl_blt_info(y->reader);
+    const int rank_i = i->part > 0 && i->n_present > 0 ? i->present[0] : -1;
+    const int rank_j = j->part > 0 && j->n_present > 0 ? j->present[0] : -1;
+    if (rank_i != rank_j)
+        return rank_i < rank_j ? -1 : 1;
+    if (rank_i >= 0 && i->part != j->part)
+        return i->part < j->part ? -1 : 1;
+    return (x->at > y->at) - (x->at < y->at);
+}
+
 static bl_status add_directory(bl_stream *s, const char *path, bl_error *err) {
     char **names = NULL;
     size_t n = 0;
     bl_status st = list_files(path, &names, &n, err);
     if (st == BL_OK && n == 0)
         st = bl_fail_at(err, BL_ERR_IO, bl_at(path), "no .blt file in this directory");
-    for (size_t i = 0; st == BL_OK && i < n; i++)
-        st = add_file(s, names[i], err);
+    for (size_t i = 0; st == BL_OK && i < n; i++) {
+        if (n > 1 && is_empty(names[i]))
+            note(s, "%s is empty", names[i]);
+        else
+            st = add_file(s, names[i], err);
+    }
+    if (st == BL_OK && n > 0 && s->n == 0)
+        st = bl_fail_at(err, BL_ERR_PARSE, bl_at(path), "all its trace files are empty");
     for (size_t i = 0; i < n; i++)
         free(names[i]);
     free(names);
+    if (s->n > 1)
+        qsort(s->sources, s->n, sizeof *s->sources, compare_sources);
     return st;
+}
+
+/* Two files may hold one rank when they are different parts of one recording. */
+static bool is_part_of_same(const bl_trace_info *a, const bl_trace_info *b) {
+    return a->part > 0 && b->part > 0 && a->part != b->part;
+}
+
+static bl_status two_files(const char *path, const bl_trace_info *info, int rank, bl_error *err) {
+    return info->part > 0
+               ? bl_fail_at(err, BL_ERR_STATE, bl_at(path), "two files hold part %d of rank %d",
+                            info->part, rank)
+               : bl_fail_at(err, BL_ERR_STATE, bl_at(path), "two files hold rank %d", rank);
+}
+
+/* `last` [BL_MAX_RANKS]: 1 + the file that a rank was seen in last. */
+static bl_status see_ranks(bl_stream *s, size_t at, uint32_t *last, const char *path,
+                           bl_error *err) {
+    const bl_trace_info *info = bl_blt_info(s->sources[at].reader);
+    if (s->n > 1 && info->n_present == 0)
+        return bl_fail_at(err, BL_ERR_STATE, bl_at(path),
+                          "a file does not say which ranks it holds, so it cannot be one of "
+                          "several; give it by itself");
+    for (int j = 0; j < info->n_present; j++) {
+        const int rank = info->present[j];
+        const bl_trace_info *before =
+            last[rank] > 0 ? bl_blt_info(s->sources[last[rank] - 1].reader) : NULL;
+        if (before != NULL && !is_part_of_same(before, info))
+            return two_files(path, info, rank, err);
+        if (before != NULL && info->part > before->part + 1) {
+            note(s, "incomplete: rank %d, part%s %d", rank,
+                 info->part > before->part + 2 ? "s from" : "", before->part + 1);
+            s->complete = false;
+        }
+        if (before == NULL && info->part > 1)
+            note(s, "rank %d begins with part %d", rank, info->part);
+        last[rank] = (uint32_t)at + 1;
+    }
+    return BL_OK;
 }
 
 /* Ranks of all files together; two files with one rank would count its tokens twice. */
 static bl_status join_ranks(bl_stream *s, const char *path, bl_error *err) {
-    unsigned char *seen = bl_calloc(BL_MAX_RANKS, 1);
+    uint32_t *last = bl_calloc(BL_MAX_RANKS, sizeof *last);
     int *present = bl_calloc(BL_MAX_RANKS, sizeof *present);
     bl_status st =
-        seen != NULL && present != NULL ? BL_OK : bl_fail(err, BL_ERR_NOMEM, "out of memory");
-    int n_ranks = 0;
+        last != NULL && present != NULL ? BL_OK : bl_fail(err, BL_ERR_NOMEM, "out of memory");
+    int n_ranks = 0, n_present = 0;
     for (size_t i = 0; st == BL_OK && i < s->n; i++) {
         const bl_trace_info *info = bl_blt_info(s->sources[i].reader);
         n_ranks = info->n_ranks > n_ranks ? info->n_ranks : n_ranks;
-        for (int j = 0; st == BL_OK && j < info->n_present; j++) {
-            if (seen[info->present[j]]++)
-                st = bl_fail_at(err, BL_ERR_STATE, bl_at(path), "two files hold rank %d",
-                                info->present[j]);
-        }
-        if (st == BL_OK && s->n > 1 && info->n_present == 0)
-            st = bl_fail_at(err, BL_ERR_STATE, bl_at(path),
-                            "a file does not say which ranks it holds, so it cannot be one of "
-                            "several; give it by itself");
+        st = see_ranks(s, i, last, path, err);
     }
-    int n_present = 0;
     for (int rank = 0; st == BL_OK && rank < BL_MAX_RANKS; rank++) {
-        if (seen[rank])
-            present[n_present++] = rank;
+        if (last[rank] == 0)
+            continue;
+        present[n_present++] = rank;
+        s->sources[last[rank] - 1].is_last = true;
     }
     if (st == BL_OK)
         st = bl_trace_info_set_ranks(&s->info, n_ranks, present, n_present, err);
-    free(seen);
+    free(last);
     free(present);
     return st;
+}
+
+/* A recorder that was killed left its part unclosed; what was not in it went into the next one. */
+static void judge_cuts(bl_stream *s) {
+    for (size_t i = 0; i < s->n; i++) {
+        const bool taken_over =
+            bl_blt_info(s->sources[i].reader)->part > 0 && !s->sources[i].is_last;
+        s->complete = s->complete && (!s->sources[i].cut || taken_over);
+    }
 }
 
 static void note_missing_ranks(bl_stream *s) {
@@ -196,8 +264,10 @@ static bl_status join(bl_stream *s, const char *path, bl_error *err) {
     s->digest = bl_hasher_finish(hasher);
     if (st == BL_OK)
         st = join_ranks(s, path, err);
-    if (st == BL_OK)
+    if (st == BL_OK) {
+        judge_cuts(s);
         note_missing_ranks(s);
+    }
     return st;
 }
 

@@ -1,11 +1,11 @@
 /*
  * stream.h: a trace as its readers want it: one sequence of records with logical ids.
  *
- * A path is a .blt file or a directory of them (each host records the ranks it has); a directory is
- * one trace. Physical ids are turned into experts through their own epoch's map. What is wrong but
- * can be lived with is said in the notes: a file cut at its last whole chunk, ranks that are
- * missing ("incomplete: rank 2"), records that were dropped. A step of which a cut file kept only a
- * part is left out.
+ * A path is a .blt file or a directory of them (each host records the ranks it has, each rank in a
+ * file or in numbered parts); a directory is one trace. Physical ids are turned into experts through
+ * their own epoch's map. What is wrong but can be lived with is said in the notes: a file cut at its
+ * last whole chunk, ranks and parts that are missing ("incomplete: rank 2"), records that were
+ * dropped. A step of which a cut file kept only a part is left out.
  */
 #ifndef BL_TRACER_STREAM_H
 #define BL_TRACER_STREAM_H
@@ -16,8 +16,9 @@
 
 typedef struct bl_stream bl_stream;
 
-/* The files of a directory must be of one model (BL_ERR_MODEL) and hold different ranks
- * (BL_ERR_STATE). */
+/* The files of a directory must be of one model (BL_ERR_MODEL) and hold different ranks or different
+ * parts of a rank (BL_ERR_STATE). A part that is missing between others makes it incomplete; an
+ * unclosed part does when nothing follows it. */
 bl_status bl_stream_open(const char *path, bl_stream **stream_p, bl_error *err);
 void bl_stream_free(bl_stream *stream); /* NULL is fine */
 

@@ -19,7 +19,8 @@ static bl_status copy_ints(const int *from, int n, int **to, bl_error *err) {
 
 bl_status bl_trace_info_create(const char *model, const int *layers, int n_layers, int n_experts,
                                int top_k, const char *source, bl_trace_info *out, bl_error *err) {
-    bl_trace_info info = {.n_layers = n_layers, .n_experts = n_experts, .top_k = top_k};
+    bl_trace_info info = {
+        .n_layers = n_layers, .n_experts = n_experts, .top_k = top_k, .domain = -1};
     if (n_layers < 1 || n_layers > BL_MAX_LAYERS)
         return bl_fail(err, BL_ERR_SHAPE, "%d MoE layers (1 to %d are possible)", n_layers,
                        BL_MAX_LAYERS);

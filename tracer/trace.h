@@ -94,6 +94,8 @@ typedef struct bl_trace_info {
     int n_ranks;     /* ranks that belong to the trace; 0: the source did not say */
     int n_present;
     int *present; /* [n_present] ranks recorded here, ascending; owned; may be empty */
+    int part;     /* which file of a recording in parts, from 1; 0: it is not in parts */
+    int domain;   /* node or host that the tokens of these ranks come from; -1: not told */
 } bl_trace_info;
 
 /* The layers, experts and name of a model. Free with bl_trace_info_free(). */

@@ -90,7 +90,7 @@ record() {
     exec 8>"$work/go0" 9>"$work/go1"
     "$ballast" record --ring "$ring.0" --ring "$ring.1" --wait 30s -o "$work/rec" 2>"$work/err" &
     local recorder=$!
-    while ! [ -s "$work/rec/trace.blt" ]; do # it appears when the recorder has attached
+    while ! [ -s "$work/rec/rank-00001.000001.blt" ]; do # it appears when the recorder has attached
         kill -0 $recorder || return 1
         sleep 0.05
     done
@@ -104,9 +104,9 @@ record() {
 check "record two ranks of three" record
 kept_recording() {
     local before
-    before=$(cksum <"$work/rec/trace.blt")
+    before=$(cat "$work"/rec/*.blt | cksum)
     fails_with "an earlier recording is there" "$ballast" record --ring "clitest-none-$$" -o "$work/rec" &&
-        [ "$before" = "$(cksum <"$work/rec/trace.blt")" ]
+        [ "$before" = "$(cat "$work"/rec/*.blt | cksum)" ]
 }
 check "an earlier recording is not overwritten" kept_recording
 check "no such ring" fails_with "no ring" "$ballast" record --ring "clitest-none-$$" -o "$work/rec2"

@@ -1,0 +1,308 @@
+#include "tracer/recorder_lane.h"
+
+#include "core/mem.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#define RETRY_S 1.0
+#define ROOM_FOR_END ((uint64_t)256 << 10) /* index and footer of a part that must be closed */
+
+static void part_name(const bl_lane *lane, int part, char *out, size_t bytes) {
+    snprintf(out, bytes, "%s/rank-%05d.%06d.blt", lane->options->directory, lane->rank, part);
+}
+
+/* The highest part of this rank that is in the directory, 0: none. */
+static int last_part(const bl_lane *lane) {
+    int last = 0;
+    DIR *dir = opendir(lane->options->directory);
+    if (dir == NULL)
+        return 0;
+    for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
+        int rank, part, end = 0;
+        if (sscanf(entry->d_name, "rank-%9d.%9d.blt%n", &rank, &part, &end) == 2 && end > 0 &&
+            entry->d_name[end] == '\0' && rank == lane->rank && part > last)
+            last = part;
+    }
+    closedir(dir);
+    return last;
+}
+
+bool bl_lane_has_files(const char *directory) {
+    bool found = false;
+    DIR *dir = opendir(directory);
+    if (dir == NULL)
+        return false;
+    for (struct dirent *entry; !found && (entry = readdir(dir)) != NULL;) {
+        const size_t n = strlen(entry->d_name);
+        found = n > 4 && strcmp(entry->d_name + n - 4, ".blt") == 0;
+    }
+    closedir(dir);
+    return found;
+}
+
+bool bl_lane_can_name(const char *directory) {
+    return strlen(directory) + 32 < sizeof((bl_lane *)0)->path;
+}
+
+bl_status bl_lane_create(const bl_recorder_options *options, bl_trace_info *info, bool in_parts,
+                         bl_lane *out, bl_error *err) {
+    bl_lane lane = {.options = options,
+                    .info = *info,
+                    .in_parts = in_parts,
+                    .rank = info->n_present > 0 ? info->present[0] : 0};
+    *info = (bl_trace_info){0};
+    bl_status st = BL_CALLOC(lane.maps, lane.info.n_layers, err);
+    if (st == BL_OK && in_parts)
+        lane.info.part = last_part(&lane);
+    if (st < 0)
+        bl_lane_free(&lane);
+    else
+        *out = lane;
+    return st;
+}
+
+static void free_map(bl_layer_placement *map) {
+    free(map->begin);
+    free(map->expert);
+    *map = (bl_layer_placement){0};
+}
+
+void bl_lane_free(bl_lane *lane) {
+    for (int l = 0; lane->maps != NULL && l < lane->info.n_layers; l++)
+        free_map(&lane->maps[l]);
+    free(lane->maps);
+    bl_blt_abandon(lane->writer);
+    bl_trace_info_free(&lane->info);
+    *lane = (bl_lane){0};
+}
+
+/* ---- room ---------------------------------------------------------------------------------- */
+
+static bool is_below_guard(const bl_lane *lane) {
+    struct statvfs disk;
+    return lane->in_parts && lane->options->min_free_bytes > 0 &&
+           statvfs(lane->options->directory, &disk) == 0 &&
+           (uint64_t)disk.f_bavail * (uint64_t)disk.f_frsize <
+               (uint64_t)lane->options->min_free_bytes + ROOM_FOR_END;
+}
+
+static void hold(bl_lane *lane, double now_s, bool guarded) {
+    lane->held = true;
+    lane->guarded = guarded;
+    lane->retry_s = now_s + RETRY_S;
+}
+
+/* A write failed: the file is good up to where it was; what is behind was never given back to the
+ * rings and is read again. */
+static void cut_back(bl_lane *lane, double now_s) {
+    bl_blt_abandon(lane->writer);
+    lane->writer = NULL;
+    if (!lane->has_records)
+        unlink(lane->path);
+    else if (truncate(lane->path, (off_t)lane->safe_bytes) == 0)
+        lane->bytes += lane->safe_bytes;
+    lane->n_parts += lane->has_records;
+    hold(lane, now_s, false);
+}
+
+bool bl_lane_has_room(bl_lane *lane, double now_s) {
+    if (lane->held)
+        return false;
+    if (!is_below_guard(lane))
+        return true;
+    bl_error why = BL_ERROR_INIT;
+    if (lane->writer != NULL && bl_lane_close(lane, &why) < 0)
+        lane->writer = NULL;
+    hold(lane, now_s, true);
+    return false;
+}
+
+/* ---- opening and closing ------------------------------------------------------------------- */
+
+static bl_status write_maps(bl_lane *lane, bl_error *err) {
+    for (int l = 0; l < lane->info.n_layers; l++) {
+        if (lane->maps[l].begin != NULL)
+            BL_TRY(bl_blt_write_map(lane->writer, &lane->maps[l], err));
+    }
+    return BL_OK;
+}
+
+static bl_status begin_file(bl_lane *lane, double now_s, bl_error *err) {
+    if (lane->in_parts) {
+        lane->info.part++;
+        part_name(lane, lane->info.part, lane->path, sizeof lane->path);
+    } else {
+        snprintf(lane->path, sizeof lane->path, "%s", lane->options->path);
+    }
+    BL_TRY(bl_blt_create(lane->path, &lane->info, true, &lane->writer, err));
+    lane->has_records = false;
+    lane->safe_bytes = 0;
+    bl_status st = write_maps(lane, err);
+    if (st == BL_OK)
+        st = bl_blt_flush(lane->writer, err);
+    if (st == BL_OK)
+        lane->safe_bytes = bl_blt_bytes(lane->writer);
+    lane->opened_s = lane->committed_s = now_s;
+    return st;
+}
+
+bl_status bl_lane_open(bl_lane *lane, double now_s, bl_error *err) {
+    if (lane->writer != NULL)
+        return BL_OK;
+    if (lane->held && now_s < lane->retry_s && now_s > lane->retry_s - 2 * RETRY_S)
+        return BL_OK;
+    if (is_below_guard(lane)) {
+        hold(lane, now_s, true);
+        return BL_OK;
+    }
+    bl_error why = BL_ERROR_INIT;
+    const bl_status st = begin_file(lane, now_s, &why);
+    if (st == BL_OK) {
+        lane->held = false;
+        return BL_OK;
+    }
+    if (!lane->in_parts || st != BL_ERR_IO || !lane->held) {
+        if (lane->in_parts && lane->writer != NULL) {
+            cut_back(lane, now_s);
+            lane->info.part--;
+        }
+        if (err != NULL)
+            *err = why;
+        return st;
+    }
+    if (lane->writer != NULL)
+        cut_back(lane, now_s);
+    else
+        unlink(lane->path);
+    lane->info.part--;
+    hold(lane, now_s, false);
+    return BL_OK;
+}
+
+static void sync_directory(const bl_lane *lane) {
+    const int fd = open(lane->options->directory, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    fsync(fd);
+    close(fd);
+}
+
+static void remove_old_parts(const bl_lane *lane) {
+    char path[1024];
+    if (lane->options->keep < 1)
+        return;
+    for (int part = lane->info.part - lane->options->keep; part > 0; part--) {
+        part_name(lane, part, path, sizeof path);
+        if (unlink(path) != 0)
+            return;
+    }
+}
+
+bl_status bl_lane_close(bl_lane *lane, bl_error *err) {
+    if (lane->writer == NULL)
+        return BL_OK;
+    struct stat info;
+    bl_status st = BL_OK;
+    if (lane->options->fsync != BL_FSYNC_NEVER)
+        st = bl_blt_sync(lane->writer, err);
+    const bl_status closed = bl_blt_close(lane->writer, err);
+    lane->writer = NULL;
+    if (stat(lane->path, &info) == 0)
+        lane->bytes += (uint64_t)info.st_size;
+    lane->n_parts++;
+    if (lane->in_parts && lane->options->fsync != BL_FSYNC_NEVER)
+        sync_directory(lane);
+    return st < 0 ? st : closed;
+}
+
+bl_status bl_lane_rotate(bl_lane *lane, double now_s, bl_error *err) {
+    const bl_recorder_options *o = lane->options;
+    if (!lane->in_parts || lane->writer == NULL || !lane->has_records)
+        return BL_OK;
+    const bool large = o->rotate_bytes > 0 && lane->safe_bytes >= (uint64_t)o->rotate_bytes;
+    const bool old = o->rotate_s > 0 && now_s - lane->opened_s >= o->rotate_s;
+    if (!large && !old)
+        return BL_OK;
+    /* What fails from here on for want of room is no loss: the chunks are in the file. */
+    if (bl_lane_close(lane, NULL) == BL_ERR_IO &&
+        truncate(lane->path, (off_t)lane->safe_bytes) != 0)
+        return bl_fail_at(err, BL_ERR_IO, bl_at(lane->path), "cannot cut: %s", strerror(errno));
+    hold(lane, now_s, false);
+    lane->retry_s = now_s;
+    BL_TRY(bl_lane_open(lane, now_s, err));
+    remove_old_parts(lane);
+    return BL_OK;
+}
+
+/* ---- writing ------------------------------------------------------------------------------- */
+
+bl_status bl_lane_flush(bl_lane *lane, double now_s, bl_error *err) {
+    bl_error why = BL_ERROR_INIT;
+    bl_status st = bl_blt_flush(lane->writer, &why);
+    if (st == BL_OK && lane->options->fsync == BL_FSYNC_CHUNK)
+        st = bl_blt_sync(lane->writer, &why);
+    if (st == BL_OK) {
+        lane->safe_bytes = bl_blt_bytes(lane->writer);
+        lane->has_records = true;
+        lane->committed_s = now_s;
+        return BL_OK;
+    }
+    if (lane->in_parts && st == BL_ERR_IO)
+        cut_back(lane, now_s);
+    return bl_fail_at(err, st, bl_at(lane->path), "%s", why.text);
+}
+
+static bl_status copy_map(const bl_layer_placement *from, bl_layer_placement *to, bl_error *err) {
+    bl_layer_placement copy = *from;
+    const size_t n_slots = (size_t)from->begin[from->n_ranks];
+    copy.begin = NULL;
+    copy.expert = NULL;
+    bl_status st = BL_CALLOC(copy.begin, from->n_ranks + 1, err);
+    if (st == BL_OK)
+        st = BL_CALLOC(copy.expert, n_slots, err);
+    if (st < 0) {
+        free_map(&copy);
+        return st;
+    }
+    memcpy(copy.begin, from->begin, ((size_t)from->n_ranks + 1) * sizeof *copy.begin);
+    memcpy(copy.expert, from->expert, n_slots * sizeof *copy.expert);
+    free_map(to);
+    *to = copy;
+    return BL_OK;
+}
+
+static bool is_same_map(const bl_layer_placement *a, const bl_layer_placement *b) {
+    return a->begin != NULL && a->epoch == b->epoch && a->n_ranks == b->n_ranks &&
+           memcmp(a->begin, b->begin, ((size_t)a->n_ranks + 1) * sizeof *a->begin) == 0 &&
+           memcmp(a->expert, b->expert, (size_t)a->begin[a->n_ranks] * sizeof *a->expert) == 0;
+}
+
+bl_status bl_lane_write_map(bl_lane *lane, const bl_layer_placement *map, bl_error *err) {
+    const int l = bl_trace_layer_index(&lane->info, map->layer);
+    if (l < 0)
+        return bl_fail_at(err, BL_ERR_RANGE, bl_at_layer(NULL, map->layer),
+                          "a map of a layer that the ring does not have");
+    if (is_same_map(&lane->maps[l], map)) /* told again, to a recorder that had just come */
+        return BL_OK;
+    BL_TRY(bl_blt_write_map(lane->writer, map, err));
+    return copy_map(map, &lane->maps[l], err);
+}
+
+bool bl_lane_was_written(const char *file, uint64_t from) {
+    bl_blt_reader *reader = NULL;
+    uint64_t kept = 0, size;
+    bool mid_step;
+    if (bl_blt_open(file, &reader, NULL) < 0)
+        return false;
+    bl_blt_cut(reader, &kept, &size, &mid_step);
+    bl_blt_reader_free(reader);
+    return kept > from;
+}
