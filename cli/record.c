@@ -161,7 +161,7 @@ static void show(bl_progress *progress, bl_recorder *recorder, bl_recorder_total
         progress,
         "%d rings, %.0f records/s, %.2f M ids/s, %.2f MB/s, fullest ring %.0f %%, %llu "
         "dropped, %llu files%s%s",
-        t.n_rings, (double)(t.written - last->written) / span,
+        t.n_open, (double)(t.written - last->written) / span,
         (double)(t.ids - last->ids) / span * 1e-6, (double)(t.bytes - last->bytes) / span * 1e-6,
         t.fullest * 100, (unsigned long long)t.dropped, (unsigned long long)t.files,
         t.n_held > 0 ? ", NOT WRITING: " : "", t.n_held > 0 ? t.why_held : "");

@@ -605,7 +605,8 @@ void bl_recorder_read_totals(const bl_recorder *r, bl_recorder_totals *totals) {
         t.written += src->now.written;
         t.rejected += src->now.rejected;
         t.ids += src->now.ids;
-        t.n_rings += !src->ended;
+        t.n_rings++;
+        t.n_open += !src->ended;
         t.fullest = waits > t.fullest ? waits : t.fullest;
     }
     for (size_t i = 0; i < r->n_lanes; i++) {

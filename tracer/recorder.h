@@ -62,7 +62,8 @@ typedef struct bl_recorder_options {
 #define BL_RECORDER_OPTIONS_INIT ((bl_recorder_options){0})
 
 typedef struct bl_recorder_totals {
-    int n_rings;            /* attached now */
+    int n_rings;            /* that were attached; a restarted engine's count once */
+    int n_open;             /* attached now */
     int n_held;             /* lanes that wait for room on the disk */
     uint64_t pushed;        /* records that engines offered */
     uint64_t written;       /* records in files of this recorder */
