@@ -13,6 +13,12 @@
  * Under the rule per-step every step is split anew and exactly (core/split_step.h), and step_us holds
  * the exchange of counts this takes.
  *
+ * The *noise floor* says what is left to win for a plan that is never changed. Every layer's mean
+ * distribution over experts is taken for known and levelled perfectly; what remains in each step is
+ * how its distribution deviates from that, summed over the experts of a rank, here with the first
+ * plan's numbers of copies dealt out to its ranks at random. It is a statistic of the trace, not a
+ * bound: experts that vary against each other may be put together, and single steps lie below it.
+ *
  * Percentiles interpolate linearly between the sorted values.
  *
  * The verdict compares each plan with a baseline, the placement that would serve on otherwise. The
@@ -62,15 +68,24 @@ typedef struct bl_replay_options {
     const char *baseline_name;
     const bl_model *model;        /* sizes for the modelled times; NULL: the first plan's own */
     int64_t first_step, end_step; /* half-open; steps outside are not scored */
+    bool all_steps;               /* also those that a plan was made from: no test, a description */
     const char *phase;            /* name of the phase that `loads` was read for; NULL: all */
     double dwell_steps;
-    uint64_t seed; /* of the bootstrap */
+    double tokens_per_rank; /* times as if every step had so many on each rank; 0: its own */
+    bool overlap;           /* communication runs beside attention and experts (cost.h) */
+    uint64_t seed;          /* of the bootstrap and the noise floor */
 } bl_replay_options;
+
+typedef struct bl_replay_figures {
+    double mean, p50, p95, p99, max; /* imbalance; NaN when nothing was scored */
+} bl_replay_figures;
 
 typedef struct bl_replay_score {
     const char *name;                /* borrowed from the options */
     double mean, p50, p95, p99, max; /* imbalance; NaN when nothing was scored */
     double balancedness;
+    int n_layers;
+    bl_replay_figures *layers;        /* [n_layers] as in the loads; owned */
     double step_us_mean, step_us_p95; /* NaN when no time could be modelled */
     double *step_us;                  /* [n_steps] or NULL; owned */
     int64_t moves;                    /* against the baseline, from here on */
@@ -83,6 +98,9 @@ typedef struct bl_replay {
     size_t n_steps;    /* scored */
     size_t n_left_out; /* selected, but seen by a plan */
     bool modelled;     /* times are there */
+    /* Noise floor: imbalance under steps that vary as these do, of a plan that is level on their
+     * mean. NaN with fewer than BL_REPLAY_MIN_STEPS steps. */
+    double noise_mean, noise_p95;
     bl_replay_score baseline;
     int n_plans;
     bl_replay_score *plans; /* [n_plans], in the order given; owned */

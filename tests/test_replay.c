@@ -124,6 +124,45 @@ static void metrics_by_hand(void **state) {
     bl_topology_free(&topology);
 }
 
+/* Figures of single layers, times at another operating point, and a floor that is 1 without noise. */
+static void layers_noise_and_operating_point(void **state) {
+    (void)state;
+    bl_error err;
+    bl_loads loads = loads_of(8);
+    bl_topology topology = topology_of();
+    bl_plan plan = plan_of(SLOTS_APART, "{}");
+    bl_replay_options options = options_of(&plan, 1);
+    bl_replay replay;
+    fill(100, 300);
+    for (int s = 0; s < 8; s++)
+        count[s][1][0] = 300; /* layer 5 is level */
+    assert_ok(bl_replay_run(&loads, &topology, &options, &replay, &err));
+    assert_int_equal(replay.plans[0].n_layers, 2);
+    assert_true(fabs(replay.plans[0].layers[0].mean - 1.5) < 1e-12);
+    assert_true(fabs(replay.plans[0].layers[1].p99 - 1.0) < 1e-12);
+    assert_true(fabs(replay.noise_mean - 1.0) < 1e-12); /* uneven, but always in the same way */
+    const double recorded = replay.plans[0].step_us_mean;
+    bl_replay_free(&replay);
+    options.tokens_per_rank = 1e6;
+    assert_ok(bl_replay_run(&loads, &topology, &options, &replay, &err));
+    assert_true(replay.plans[0].step_us_mean > 100 * recorded);
+    bl_replay_free(&replay);
+    /* Half of the rows go to either expert on average; 1/4 and 3/4 in turns: a level plan has one
+     * rank at 1.5 in every step, a little more as the mean itself is uncertain: sqrt(8 / 7). */
+    for (int s = 0; s < 8; s++) {
+        for (int l = 0; l < 2; l++) {
+            count[s][l][0] = s % 2 == 0 ? 100 : 300;
+            count[s][l][1] = s % 2 == 0 ? 300 : 100;
+        }
+    }
+    assert_ok(bl_replay_run(&loads, &topology, &options, &replay, &err));
+    assert_true(fabs(replay.noise_mean - (1.0 + 0.5 * sqrt(8.0 / 7))) < 1e-12);
+    assert_true(fabs(replay.noise_p95 - replay.noise_mean) < 1e-12);
+    bl_replay_free(&replay);
+    bl_plan_free(&plan);
+    bl_topology_free(&topology);
+}
+
 static void masked_ranks_do_not_count(void **state) {
     (void)state;
     bl_error err;
@@ -465,6 +504,7 @@ static void a_shifted_plan_is_exposed(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(metrics_by_hand),
+        cmocka_unit_test(layers_noise_and_operating_point),
         cmocka_unit_test(masked_ranks_do_not_count),
         cmocka_unit_test(per_step_is_split_anew),
         cmocka_unit_test(fractions_are_applied),

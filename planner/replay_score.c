@@ -1,0 +1,213 @@
+/* replay_score.c: one plan, step by step. */
+#include "planner/replay_parts.h"
+
+#include "core/mem.h"
+#include "core/split.h"
+#include "core/split_step.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+int bl_replay_ascending(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double bl_quantile(const double *sorted, size_t n, double p) {
+    const double at = p * (double)(n - 1);
+    const size_t low = (size_t)at;
+    if (low + 1 >= n)
+        return sorted[n - 1];
+    return sorted[low] + (at - (double)low) * (sorted[low + 1] - sorted[low]);
+}
+
+double bl_replay_mean(const double *values, size_t n) {
+    double sum = 0.0;
+    for (size_t i = 0; i < n; i++)
+        sum += values[i];
+    return sum / (double)n;
+}
+
+/* Scratch of one layer of one plan. */
+typedef struct layer_scratch {
+    double *share, *slot_rows, *rank_rows;
+    int *slots_per_rank;
+    bl_step_split *split; /* under BL_RULE_PER_STEP instead of shares, else NULL */
+    uint64_t *split_rows;
+} layer_scratch;
+
+static void scratch_free(layer_scratch *s) {
+    free(s->share);
+    free(s->slot_rows);
+    free(s->rank_rows);
+    free(s->slots_per_rank);
+    bl_step_split_free(s->split);
+    free(s->split_rows);
+}
+
+static bl_status scratch_create(const bl_plan *plan, const bl_layer_placement *placement,
+                                layer_scratch *s, bl_error *err) {
+    const int n_slots = bl_layer_n_slots(placement);
+    const size_t l = (size_t)(placement - plan->placement.layers);
+    bl_copies copies;
+    BL_TRY(BL_CALLOC(s->share, n_slots, err));
+    BL_TRY(BL_CALLOC(s->slot_rows, n_slots, err));
+    BL_TRY(BL_CALLOC(s->rank_rows, placement->n_ranks, err));
+    BL_TRY(BL_CALLOC(s->slots_per_rank, placement->n_ranks, err));
+    for (int rank = 0; rank < placement->n_ranks; rank++)
+        s->slots_per_rank[rank] = placement->begin[rank + 1] - placement->begin[rank];
+    if (plan->rule == BL_RULE_PER_STEP) {
+        BL_TRY(BL_CALLOC(s->split_rows, n_slots, err));
+        return bl_step_split_create(placement, &s->split, err);
+    }
+    if (plan->layers[l].share != NULL) {
+        memcpy(s->share, plan->layers[l].share, (size_t)n_slots * sizeof *s->share);
+        return BL_OK;
+    }
+    BL_TRY(bl_copies_of(placement, &copies, err));
+    bl_split_even_shares(placement, &copies, s->share);
+    bl_copies_free(&copies);
+    return BL_OK;
+}
+
+/* Rows of each slot in this step. */
+static bl_status lay_slots(const bl_layer_placement *placement, const uint64_t *count,
+                           layer_scratch *s, bl_error *err) {
+    const int n_slots = bl_layer_n_slots(placement);
+    if (s->split == NULL) {
+        for (int slot = 0; slot < n_slots; slot++) {
+            const int expert = placement->expert[slot];
+            s->slot_rows[slot] =
+                expert == BL_NO_EXPERT ? 0.0 : s->share[slot] * (double)count[expert];
+        }
+        return BL_OK;
+    }
+    bl_step_split_result result;
+    BL_TRY(bl_step_split_solve(s->split, count, 0.0, &result, err));
+    bl_step_split_rows(s->split, count, s->split_rows);
+    for (int slot = 0; slot < n_slots; slot++)
+        s->slot_rows[slot] = (double)s->split_rows[slot];
+    return BL_OK;
+}
+
+/* Fills slot_rows and rank_rows; *loaded is false when the layer had no load in this step. */
+static bl_status lay_rows(const bl_layer_placement *placement, const uint64_t *count,
+                          layer_scratch *s, bool *loaded, bl_error *err) {
+    BL_TRY(lay_slots(placement, count, s, err));
+    double total = 0.0;
+    for (int rank = 0; rank < placement->n_ranks; rank++) {
+        s->rank_rows[rank] = 0.0;
+        for (int slot = placement->begin[rank]; slot < placement->begin[rank + 1]; slot++)
+            s->rank_rows[rank] += s->slot_rows[slot];
+        total += s->rank_rows[rank];
+    }
+    *loaded = total > 0.0;
+    return BL_OK;
+}
+
+/* To the operating point that times are asked for. */
+static void scale_rows(const bl_replaying *r, const bl_layer_placement *placement,
+                       layer_scratch *s) {
+    if (!(r->options->tokens_per_rank > 0.0))
+        return;
+    double total = 0.0;
+    for (int rank = 0; rank < placement->n_ranks; rank++)
+        total += s->rank_rows[rank];
+    const double rows = r->options->tokens_per_rank * placement->n_ranks * r->loads->top_k;
+    for (int slot = 0; slot < bl_layer_n_slots(placement); slot++)
+        s->slot_rows[slot] *= rows / total;
+    for (int rank = 0; rank < placement->n_ranks; rank++)
+        s->rank_rows[rank] *= rows / total;
+}
+
+static bl_status score_layer(bl_replaying *r, const bl_plan *plan, int row, bl_replay_score *score,
+                             size_t *n_samples, bl_error *err) {
+    const bl_layer_placement *placement =
+        bl_placement_layer(&plan->placement, r->loads->layers[row]);
+    layer_scratch s = {0};
+    bl_status st = scratch_create(plan, placement, &s, err);
+    const double counts_s = r->cost != NULL && plan->rule == BL_RULE_PER_STEP
+                                ? bl_cost_counts_s(r->cost, placement->n_experts)
+                                : 0.0;
+    for (size_t i = 0; st >= 0 && i < r->n_steps; i++) {
+        bool loaded;
+        st = lay_rows(placement, bl_loads_row(r->loads, r->steps[i], row), &s, &loaded, err);
+        if (st < 0 || !loaded)
+            continue;
+        r->samples[(*n_samples)++] =
+            bl_imbalance(s.rank_rows, s.slots_per_rank, placement->n_ranks);
+        if (r->cost == NULL)
+            continue;
+        scale_rows(r, placement, &s);
+        score->step_us[i] +=
+            1e6 * (counts_s + bl_cost_layer_s(r->cost, placement, s.slot_rows, s.rank_rows));
+    }
+    scratch_free(&s);
+    return st;
+}
+
+/* Of n samples, which are sorted on the way. */
+static bl_replay_figures figures_of(double *samples, size_t n) {
+    if (n == 0)
+        return (bl_replay_figures){NAN, NAN, NAN, NAN, NAN};
+    const double mean = bl_replay_mean(samples, n);
+    qsort(samples, n, sizeof *samples, bl_replay_ascending);
+    return (bl_replay_figures){mean, bl_quantile(samples, n, 0.50), bl_quantile(samples, n, 0.95),
+                               bl_quantile(samples, n, 0.99), samples[n - 1]};
+}
+
+static void summarise_imbalance(bl_replaying *r, size_t n, bl_replay_score *score) {
+    double balanced = 0.0;
+    for (size_t i = 0; i < n; i++)
+        balanced += 1.0 / r->samples[i];
+    score->balancedness = n > 0 ? balanced / (double)n : NAN;
+    const bl_replay_figures all = figures_of(r->samples, n);
+    score->mean = all.mean;
+    score->p50 = all.p50;
+    score->p95 = all.p95;
+    score->p99 = all.p99;
+    score->max = all.max;
+}
+
+static bl_status summarise_time(const bl_replaying *r, bl_replay_score *score, bl_error *err) {
+    score->step_us_mean = score->step_us_p95 = NAN;
+    if (score->step_us == NULL || r->n_steps == 0)
+        return BL_OK;
+    double *sorted;
+    BL_TRY(BL_CALLOC(sorted, r->n_steps, err));
+    memcpy(sorted, score->step_us, r->n_steps * sizeof *sorted);
+    qsort(sorted, r->n_steps, sizeof *sorted, bl_replay_ascending);
+    score->step_us_mean = bl_replay_mean(sorted, r->n_steps);
+    score->step_us_p95 = bl_quantile(sorted, r->n_steps, 0.95);
+    free(sorted);
+    return BL_OK;
+}
+
+bl_status bl_replay_score_plan(bl_replaying *r, const bl_plan *plan, const char *name,
+                               bl_replay_score *out, bl_error *err) {
+    *out = (bl_replay_score){.name = name,
+                             .migration_s = NAN,
+                             .saved_us = NAN,
+                             .saved_us_low = NAN,
+                             .verdict = BL_VERDICT_NOT_ENOUGH_EVIDENCE};
+    size_t n = 0;
+    if (r->cost != NULL)
+        BL_TRY(BL_CALLOC(out->step_us, r->n_steps, err));
+    BL_TRY(BL_CALLOC(out->layers, r->loads->n_layers, err));
+    out->n_layers = r->loads->n_layers;
+    for (int row = 0; row < r->loads->n_layers; row++) {
+        const size_t before = n;
+        BL_TRY(score_layer(r, plan, row, out, &n, err));
+        out->layers[row] = figures_of(r->samples + before, n - before);
+    }
+    summarise_imbalance(r, n, out);
+    return summarise_time(r, out, err);
+}
+
+void bl_replay_score_free(bl_replay_score *score) {
+    free(score->step_us);
+    free(score->layers);
+    score->step_us = NULL;
+    score->layers = NULL;
+}
