@@ -276,34 +276,93 @@ static int compare_moves(const void *left, const void *right) {
     return (a->destination > b->destination) - (a->destination < b->destination);
 }
 
-/* Greedy edge colouring: the first round in which the source does not send yet and the destination
- * does not receive yet. A move meets fewer than sends + receives others, so that many rounds do. */
-static bl_status choose_rounds(layer_way *way, const int *n_sends, bl_error *err) {
-    const int n_ranks = way->now.n_ranks;
-    int most = 0;
-    for (int rank = 0; rank < n_ranks; rank++)
-        most = n_sends[rank] > most ? n_sends[rank] : most;
-    const size_t n_rounds = (size_t)most + BL_WAVE_MAX_ARRIVALS;
-    unsigned char *busy; /* [rank][round]: bit 0 sends, bit 1 receives */
-    size_t cells;
-    if (!bl_size_mul((size_t)n_ranks, n_rounds, &cells))
-        return bl_fail(err, BL_ERR_NOMEM, "out of memory");
-    BL_TRY(BL_CALLOC(busy, cells, err));
-    for (size_t m = 0; m < way->n_moves; m++) {
-        bl_move *move = &way->moves[m];
-        unsigned char *from = busy + (size_t)move->source * n_rounds;
-        unsigned char *to = busy + (size_t)move->destination * n_rounds;
-        size_t round = 0;
-        while ((from[round] & 1) || (to[round] & 2))
-            round++;
-        from[round] |= 1;
-        to[round] |= 2;
-        move->round = (int32_t)round;
+/* Edge colouring of the bipartite graph of sources and destinations: as many colours, which are the
+ * rounds, as the busiest rank has sends or receives (Koenig). sends[rank][round] and
+ * receives[rank][round] are moves, -1: none. */
+typedef struct coloring {
+    bl_move *moves;
+    int n_rounds;
+    int *sends, *receives;
+    int *path; /* [moves] scratch */
+} coloring;
+
+static int *cell(const coloring *c, int *side, int rank, int round) {
+    return &side[(size_t)rank * (size_t)c->n_rounds + (size_t)round];
+}
+
+static int free_round(const coloring *c, int *side, int rank) {
+    int round = 0;
+    while (*cell(c, side, rank, round) >= 0)
+        round++;
+    return round;
+}
+
+/* The path of moves that starts with what `rank` receives in round a and takes rounds a, b, a, ... in
+ * turn: exchange its two rounds. Then `rank` receives nothing in a. */
+static void flip_path(coloring *c, int rank, int a, int b) {
+    int n = 0;
+    for (int m = *cell(c, c->receives, rank, a); m >= 0;) {
+        const bl_move *move = &c->moves[m];
+        c->path[n++] = m;
+        m = n % 2 == 1 ? *cell(c, c->sends, move->source, b)
+                       : *cell(c, c->receives, move->destination, a);
     }
-    free(busy);
-    if (way->n_moves > 0) /* a wave may only drop copies: then there is no array */
+    for (int i = 0; i < n; i++) {
+        const bl_move *move = &c->moves[c->path[i]];
+        *cell(c, c->sends, move->source, move->round) = -1;
+        *cell(c, c->receives, move->destination, move->round) = -1;
+    }
+    for (int i = 0; i < n; i++) {
+        bl_move *move = &c->moves[c->path[i]];
+        move->round = move->round == a ? b : a;
+        *cell(c, c->sends, move->source, move->round) = c->path[i];
+        *cell(c, c->receives, move->destination, move->round) = c->path[i];
+    }
+}
+
+static void color_move(coloring *c, int m) {
+    bl_move *move = &c->moves[m];
+    const int a = free_round(c, c->sends, move->source);
+    const int b = free_round(c, c->receives, move->destination);
+    if (*cell(c, c->receives, move->destination, a) >= 0)
+        flip_path(c, move->destination, a, b);
+    move->round = a;
+    *cell(c, c->sends, move->source, a) = m;
+    *cell(c, c->receives, move->destination, a) = m;
+}
+
+static int busiest(const layer_way *way, const int *n_sends) {
+    int most = 1;
+    for (int rank = 0; rank < way->now.n_ranks; rank++) {
+        int receives = 0;
+        for (size_t m = 0; m < way->n_moves; m++)
+            receives += way->moves[m].destination == rank;
+        most = n_sends[rank] > most ? n_sends[rank] : most;
+        most = receives > most ? receives : most;
+    }
+    return most;
+}
+
+static bl_status choose_rounds(layer_way *way, const int *n_sends, bl_error *err) {
+    coloring c = {.moves = way->moves, .n_rounds = busiest(way, n_sends)};
+    size_t cells;
+    if (!bl_size_mul((size_t)way->now.n_ranks, (size_t)c.n_rounds, &cells))
+        return bl_fail(err, BL_ERR_NOMEM, "out of memory");
+    bl_status st = BL_CALLOC(c.sends, cells, err);
+    if (st >= 0)
+        st = BL_CALLOC(c.receives, cells, err);
+    if (st >= 0)
+        st = BL_CALLOC(c.path, way->n_moves, err);
+    for (size_t i = 0; st >= 0 && i < cells; i++)
+        c.sends[i] = c.receives[i] = -1;
+    for (size_t m = 0; st >= 0 && m < way->n_moves; m++)
+        color_move(&c, (int)m);
+    free(c.sends);
+    free(c.receives);
+    free(c.path);
+    if (st >= 0 && way->n_moves > 0) /* a wave may only drop copies: then there is no array */
         qsort(way->moves, way->n_moves, sizeof *way->moves, compare_moves);
-    return BL_OK;
+    return st;
 }
 
 /* ---- waves ----------------------------------------------------------------------------------- */

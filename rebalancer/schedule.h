@@ -27,7 +27,9 @@
  *
  * Source of a move: the nearest rank that holds the expert when the wave begins; among equally near
  * ones the one with the least to send in this wave, then the lowest. *Rounds* order the moves of a
- * wave such that in one round a rank sends at most one bundle and receives at most one.
+ * wave such that in one round a rank sends at most one bundle and receives at most one. There are as
+ * few of them as can be: as many as the busiest rank has sends or receives (an edge colouring of a
+ * bipartite graph).
  *
  * The schedule is a function of its inputs alone: every rank computes it by itself and the ranks
  * compare `hash` before anything starts. It covers the placement in force (slots and epochs), all
@@ -99,6 +101,9 @@ void bl_wave_side_free(bl_wave_side *side); /* safe on a zeroed struct */
  * BL_ERR_STATE names the rank and expert that do not pair up. */
 bl_status bl_wave_sides_check(const bl_wave *wave, const bl_wave_side *sides, int n_ranks,
                               bl_error *err);
+
+/* Rounds of a wave. */
+int bl_wave_rounds(const bl_wave *wave);
 
 /* Number of moves of the wave that `rank` receives. */
 int bl_wave_arrivals(const bl_wave *wave, int rank);

@@ -11,6 +11,10 @@ int bl_wave_arrivals(const bl_wave *wave, int rank) {
     return n;
 }
 
+int bl_wave_rounds(const bl_wave *wave) {
+    return wave->n_moves > 0 ? wave->moves[wave->n_moves - 1].round + 1 : 0;
+}
+
 /* ---- sides ----------------------------------------------------------------------------------- */
 
 bl_status bl_wave_side_of(const bl_wave *wave, int rank, bl_wave_side *out, bl_error *err) {

@@ -202,6 +202,21 @@ static void test_hash_covers_epochs(void **state) {
     bl_placement_free(&goal);
 }
 
+/* Most sends or receives of one rank: the least number of rounds there can be. */
+static int busiest(const bl_wave *wave, int n_ranks) {
+    int most = 0;
+    for (int rank = 0; rank < n_ranks; rank++) {
+        int sends = 0, receives = 0;
+        for (int m = 0; m < wave->n_moves; m++) {
+            sends += wave->moves[m].source == rank;
+            receives += wave->moves[m].destination == rank;
+        }
+        most = sends > most ? sends : most;
+        most = receives > most ? receives : most;
+    }
+    return most;
+}
+
 static void run_random_case(bl_rng *rng) {
     bl_error err;
     enum { MAX = 8 };
@@ -230,6 +245,8 @@ static void run_random_case(bl_rng *rng) {
     assert_true(schedule.hash == again.hash);
     assert_ok(bl_schedule_check(&schedule, &current, spares, &err));
     assert_int_equal(schedule.n_moves, moves);
+    for (int w = 0; w < schedule.n_waves; w++)
+        assert_int_equal(bl_wave_rounds(&schedule.waves[w]), busiest(&schedule.waves[w], n_ranks));
     for (int w = 0; w < schedule.n_waves; w++) {
         const bl_layer_placement *after = &schedule.waves[w].after;
         if (w + 1 == schedule.n_waves || schedule.waves[w + 1].after.layer != after->layer)
@@ -292,6 +309,49 @@ static void test_rounds_pair_up_on_both_sides(void **state) {
     bl_placement_free(&goal);
 }
 
+/* 32 ranks, 500 transfers in one wave (sgl #30829): both sides pair up in every round, there are as
+ * few rounds as can be, and one receive that is missing from a list is refused. */
+static void test_five_hundred_transfers(void **state) {
+    (void)state;
+    bl_error err;
+    enum { RANKS = 32, SLOTS = 16, EXPERTS = 500 };
+    bl_rng rng;
+    bl_rng_seed(&rng, 7);
+    int slots[RANKS], spares[RANKS];
+    for (int rank = 0; rank < RANKS; rank++)
+        slots[rank] = spares[rank] = SLOTS;
+    const int layer = 0;
+    bl_placement current, goal;
+    assert_ok(bl_placement_create(RANKS, EXPERTS, &layer, 1, slots, &current, &err));
+    bl_placement_fill_contiguous(&current);
+    assert_ok(bl_placement_copy(&current, &goal, &err));
+    /* expert e moves on by a whole number of ranks, at least one, and keeps its place there */
+    for (int place = 0; place < SLOTS; place++) {
+        const int by = 1 + (int)bl_rng_below(&rng, RANKS - 1);
+        for (int rank = 0; rank < RANKS; rank++)
+            goal.layers[0].expert[(rank + by) % RANKS * SLOTS + place] =
+                current.layers[0].expert[rank * SLOTS + place];
+    }
+    bl_schedule schedule;
+    assert_ok(bl_schedule_make(&current, &goal, spares, NULL, &schedule, &err));
+    assert_ok(bl_schedule_check(&schedule, &current, spares, &err));
+    assert_in_range(schedule.n_moves, 480, 512);
+    assert_int_equal(schedule.n_waves, 1);
+    assert_int_equal(bl_wave_rounds(&schedule.waves[0]), busiest(&schedule.waves[0], RANKS));
+    bl_wave_side sides[RANKS];
+    for (int rank = 0; rank < RANKS; rank++)
+        assert_ok(bl_wave_side_of(&schedule.waves[0], rank, &sides[rank], &err));
+    assert_ok(bl_wave_sides_check(&schedule.waves[0], sides, RANKS, &err));
+    sides[1].n_receives--;
+    assert_fails(bl_wave_sides_check(&schedule.waves[0], sides, RANKS, &err), BL_ERR_STATE,
+                 "rank 1 does not receive");
+    for (int rank = 0; rank < RANKS; rank++)
+        bl_wave_side_free(&sides[rank]);
+    bl_schedule_free(&schedule);
+    bl_placement_free(&current);
+    bl_placement_free(&goal);
+}
+
 /* The dry run notices a broken schedule: each promise is broken once. */
 static void test_check_catches_damage(void **state) {
     (void)state;
@@ -336,6 +396,7 @@ int main(void) {
         cmocka_unit_test(test_hash_covers_epochs),
         cmocka_unit_test(test_random_placements),
         cmocka_unit_test(test_rounds_pair_up_on_both_sides),
+        cmocka_unit_test(test_five_hundred_transfers),
         cmocka_unit_test(test_check_catches_damage),
     };
     return cmocka_run_group_tests_name("schedule", tests, NULL, NULL);
