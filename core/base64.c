@@ -64,3 +64,24 @@ bl_status bl_base64_decode(const char *text, size_t n_chars, const char *name,
     *n_bytes = n;
     return BL_OK;
 }
+
+char *bl_base64_encode(const void *bytes, size_t n_bytes) {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const unsigned char *at = bytes;
+    size_t n_chars;
+    if (!bl_size_mul(n_bytes / 3 + 1, 4, &n_chars))
+        return NULL;
+    char *text = bl_calloc(n_chars + 1, 1), *to = text;
+    if (text == NULL)
+        return NULL;
+    for (size_t i = 0; i < n_bytes; i += 3) {
+        const size_t n = n_bytes - i < 3 ? n_bytes - i : 3;
+        const uint32_t group = (uint32_t)at[i] << 16 | (n > 1 ? (uint32_t)at[i + 1] << 8 : 0) |
+                               (n > 2 ? (uint32_t)at[i + 2] : 0);
+        *to++ = digits[group >> 18];
+        *to++ = digits[group >> 12 & 63];
+        *to++ = n > 1 ? digits[group >> 6 & 63] : '=';
+        *to++ = n > 2 ? digits[group & 63] : '=';
+    }
+    return text;
+}

@@ -1,5 +1,5 @@
 /*
- * base64.h: bytes out of base64 text (RFC 4648, the standard alphabet).
+ * base64.h: bytes out of base64 text and back (RFC 4648, the standard alphabet).
  *
  * Strict: no line breaks, no other characters, padding as it should be. JSON replies carry arrays
  * this way.
@@ -15,5 +15,8 @@
  * the character that does not belong. */
 bl_status bl_base64_decode(const char *text, size_t n_chars, const char *name,
                            unsigned char **bytes_p, size_t *n_bytes, bl_error *err);
+
+/* The text of n_bytes bytes, ended by a zero; freed with free(). NULL when out of memory. */
+char *bl_base64_encode(const void *bytes, size_t n_bytes);
 
 #endif

@@ -50,6 +50,10 @@ struct bl_agent {
     unsigned char *piece;  /* [BL_WIRE_CHUNK_BYTES + PIECE_BYTES] */
     int64_t *to_peer;      /* [n_ranks] bytes sent in this step */
     bl_agent_status stats; /* its last part */
+    double *distance;      /* [n_ranks][n_ranks] or NULL */
+    bl_agent_hear_fn *hear;
+    void *hear_user;
+    uint64_t began_ns, last_begin_ns; /* of the move; of a step */
 };
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -68,6 +72,12 @@ static bl_status fill(bl_agent *agent, const int *layers, bl_error *err) {
     }
     for (int rank = 0; rank < agent->n_ranks; rank++)
         agent->spares[rank] = agent->n_spares;
+    const size_t n_pairs = (size_t)agent->n_ranks * (size_t)agent->n_ranks;
+    if (agent->options.distance != NULL) {
+        BL_TRY(BL_CALLOC(agent->distance, n_pairs, err));
+        memcpy(agent->distance, agent->options.distance, sizeof *agent->distance * n_pairs);
+        agent->options.distance = agent->distance;
+    }
     return BL_OK;
 }
 
@@ -120,6 +130,7 @@ void bl_agent_free(bl_agent *agent) {
     free(agent->streams);
     free(agent->piece);
     free(agent->to_peer);
+    free(agent->distance);
     free(agent);
 }
 
@@ -132,7 +143,7 @@ bl_status bl_agent_preview(const bl_agent *agent, const bl_placement *goal, bl_s
     for (int l = 0; l < agent->n_layers; l++)
         now.layers[l] = *bl_store_map(agent->store, agent->layers[l]);
     now.n_experts = now.layers[0].n_experts;
-    const bl_status st = bl_schedule_make(&now, goal, agent->spares, NULL, out, err);
+    const bl_status st = bl_schedule_make(&now, goal, agent->spares, agent->distance, out, err);
     free(now.layers); /* the layers themselves are the store's */
     return st;
 }
@@ -305,11 +316,28 @@ static const bl_schedule *prepare(bl_agent *agent, const bl_tx_message *message,
     return &agent->schedule;
 }
 
+void bl_agent_on_told(bl_agent *agent, bl_agent_hear_fn *hear, void *user) {
+    agent->hear = hear;
+    agent->hear_user = user;
+}
+
+bl_status bl_agent_tell(bl_agent *agent, int to, const void *data, size_t bytes, bl_error *err) {
+    if (to != agent->rank)
+        return bl_transport_send(agent->transport, to, BL_CHANNEL_CONTROL, 0, data, bytes, err);
+    if (agent->hear != NULL)
+        agent->hear(agent->hear_user, to, data, bytes);
+    return BL_OK;
+}
+
 static void take_message(bl_agent *agent, const bl_message *arrived) {
     bl_error err = BL_ERROR_INIT;
     bl_tx_message message;
     const unsigned char *payload;
     size_t payload_bytes;
+    if (agent->hear != NULL && !bl_wire_is_message(arrived->data, arrived->bytes)) {
+        agent->hear(agent->hear_user, arrived->from, arrived->data, arrived->bytes);
+        return;
+    }
     if (bl_wire_decode(arrived->data, arrived->bytes, arrived->from, &message, &payload,
                        &payload_bytes, &err) < 0) {
         agent->stats.stray++;
@@ -373,7 +401,10 @@ static bl_status take_all(bl_agent *agent, bl_channel channel,
 
 static bl_status take_arrivals(bl_agent *agent, bl_error *err) {
     BL_TRY(take_all(agent, BL_CHANNEL_CONTROL, take_message, err));
+    const uint64_t received = agent->stats.received_bytes, start = bl_now_ns();
     BL_TRY(take_all(agent, BL_CHANNEL_MOVE, take_piece, err));
+    if (agent->stats.received_bytes > received)
+        agent->stats.copy_ns += bl_now_ns() - start;
     /* finished bundles have said so to the leader, which may be this rank */
     BL_TRY(take_all(agent, BL_CHANNEL_CONTROL, take_message, err));
     const int lost = bl_transport_lost(agent->transport);
@@ -441,6 +472,7 @@ static int64_t send_piece(bl_agent *agent, int i, int64_t room) {
 }
 
 static void send_pieces(bl_agent *agent) {
+    const uint64_t start = bl_now_ns();
     int64_t sent = 0;
     memset(agent->to_peer, 0, sizeof *agent->to_peer * (size_t)agent->n_ranks);
     while (agent->options.step_bytes - sent > BL_WIRE_CHUNK_BYTES) {
@@ -449,6 +481,8 @@ static void send_pieces(bl_agent *agent) {
             break;
         sent += send_piece(agent, i, agent->options.step_bytes - sent);
     }
+    if (sent > 0)
+        agent->stats.copy_ns += bl_now_ns() - start;
     if ((uint64_t)sent > agent->stats.max_step_bytes)
         agent->stats.max_step_bytes = (uint64_t)sent;
 }
@@ -489,8 +523,26 @@ static bl_status begin_step(bl_agent *agent, uint64_t step, bl_error *err) {
     return BL_OK;
 }
 
+/* How long the move takes, and the longest step in it. */
+static void clock_step(bl_agent *agent, uint64_t now) {
+    const bool busy = bl_agent_is_busy(agent);
+    if (busy && agent->began_ns == 0) {
+        agent->began_ns = now;
+        agent->stats.longest_step_ns = 0;
+    } else if (agent->began_ns != 0) {
+        const uint64_t took = now - agent->last_begin_ns;
+        if (took > agent->stats.longest_step_ns)
+            agent->stats.longest_step_ns = took;
+        agent->stats.elapsed_ns = now - agent->began_ns;
+    }
+    if (!busy)
+        agent->began_ns = 0;
+    agent->last_begin_ns = now;
+}
+
 bl_status bl_agent_at_step(bl_agent *agent, uint64_t step, bl_error *err) {
     const uint64_t start = bl_now_ns();
+    clock_step(agent, start);
     BL_TRY(take_arrivals(agent, err));
     send_pieces(agent);
     BL_TRY(begin_step(agent, step, err));
@@ -506,6 +558,26 @@ bl_status bl_agent_hear(bl_agent *agent, bl_error *err) {
 
 bool bl_agent_is_busy(const bl_agent *agent) {
     return !bl_tx_is_idle(&agent->tx);
+}
+
+int bl_agent_leader(const bl_agent *agent) {
+    return bl_tx_leader(&agent->tx);
+}
+
+bool bl_agent_lives(const bl_agent *agent, int rank) {
+    return !agent->tx.lost[rank];
+}
+
+const bl_layer_placement *bl_agent_map(const bl_agent *agent, int l) {
+    return l < agent->n_layers ? bl_store_map(agent->store, agent->layers[l]) : NULL;
+}
+
+int bl_agent_spares(const bl_agent *agent) {
+    return agent->n_spares;
+}
+
+int64_t bl_agent_step_bytes(const bl_agent *agent) {
+    return agent->options.step_bytes;
 }
 
 /* ---- leading --------------------------------------------------------------------------------- */

@@ -43,9 +43,15 @@
 typedef struct bl_agent_options {
     int64_t step_bytes; /* a rank sends at most this much per step */
     bl_tx_options transaction;
+    /* [n_ranks][n_ranks], row = source: cost of a byte, any unit; copies come from the nearest rank.
+     * The same on all ranks, or no move starts. NULL: all are equally near. Copied. */
+    const double *distance;
 } bl_agent_options;
 
-#define BL_AGENT_OPTIONS_INIT ((bl_agent_options){(int64_t)4 << 20, BL_TX_OPTIONS_INIT})
+#define BL_AGENT_OPTIONS_INIT ((bl_agent_options){(int64_t)4 << 20, BL_TX_OPTIONS_INIT, NULL})
+
+/* Takes what other ranks sent with bl_agent_tell(). */
+typedef void bl_agent_hear_fn(void *user, int from, const void *data, size_t bytes);
 
 typedef struct bl_agent bl_agent;
 
@@ -62,6 +68,19 @@ bl_status bl_agent_at_step(bl_agent *agent, uint64_t step, bl_error *err);
 /* The first part of that alone: take what has arrived and answer it. Optional, anywhere between two
  * steps; a move gets on faster when ranks hear each other more often. */
 bl_status bl_agent_hear(bl_agent *agent, bl_error *err);
+
+/* Something else for other ranks over the transaction's channel, e.g. what a meter reports; it must
+ * not begin like a message of the transaction ("BLT1"). `to` may be this rank. */
+bl_status bl_agent_tell(bl_agent *agent, int to, const void *data, size_t bytes, bl_error *err);
+void bl_agent_on_told(bl_agent *agent, bl_agent_hear_fn *hear, void *user);
+
+/* Lowest living rank; and who lives, [n_ranks], borrowed. */
+int bl_agent_leader(const bl_agent *agent);
+bool bl_agent_lives(const bl_agent *agent, int rank);
+/* The placement in force of layer number l of this agent, 0 .. n - 1; NULL past the last. */
+const bl_layer_placement *bl_agent_map(const bl_agent *agent, int l);
+int bl_agent_spares(const bl_agent *agent);
+int64_t bl_agent_step_bytes(const bl_agent *agent);
 
 /* Something is under way here: keep stepping. */
 bool bl_agent_is_busy(const bl_agent *agent);
@@ -104,6 +123,9 @@ typedef struct bl_agent_status {
     uint64_t sent_bytes, received_bytes; /* of experts, headers included */
     uint64_t max_step_bytes;             /* most sent in one step */
     uint64_t max_step_ns;                /* longest bl_agent_at_step() */
+    uint64_t copy_ns;                    /* spent sending and taking experts */
+    uint64_t elapsed_ns;                 /* of the move under way or the last one, so far */
+    uint64_t longest_step_ns;            /* longest time between two steps' begins in it */
     uint64_t holds, max_hold_ns;
     uint64_t stray; /* pieces and messages that belonged to nothing */
 } bl_agent_status;

@@ -62,6 +62,10 @@ bl_status bl_wire_encode(const bl_tx_message *m, const void *payload, size_t pay
     return BL_OK;
 }
 
+bool bl_wire_is_message(const void *data, size_t bytes) {
+    return bytes >= sizeof MESSAGE_MAGIC && memcmp(data, MESSAGE_MAGIC, sizeof MESSAGE_MAGIC) == 0;
+}
+
 bl_status bl_wire_decode(const void *data, size_t bytes, int from, bl_tx_message *out,
                          const unsigned char **payload_p, size_t *payload_bytes, bl_error *err) {
     const unsigned char *at = data;

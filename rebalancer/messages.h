@@ -35,6 +35,8 @@
 /* *data_p is the caller's, freed with free(). */
 bl_status bl_wire_encode(const bl_tx_message *message, const void *payload, size_t payload_bytes,
                          unsigned char **data_p, size_t *bytes, bl_error *err);
+/* Whether bytes begin like a message of the transaction. */
+bool bl_wire_is_message(const void *data, size_t bytes);
 /* *payload_p points into `data`. */
 bl_status bl_wire_decode(const void *data, size_t bytes, int from, bl_tx_message *out,
                          const unsigned char **payload_p, size_t *payload_bytes, bl_error *err);
