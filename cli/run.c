@@ -23,8 +23,8 @@ static const char *const TRANSPORTS[] = {"ucx", "local", NULL};
 #define DEADLINE_S 60.0
 
 typedef struct run_options {
-    int64_t n_ranks, slots, spares, move_bytes, max_tokens, repeat, batch, prefill_tokens, seed;
-    const char *model, *plan, *prompts, *arrivals, *tokens, *logits, *topk, *record, *socket;
+    int64_t n_ranks, slots, spares, move_bytes, max_tokens, repeat, batch, prefill_tokens, seed, window;
+    const char *model, *plan, *prompts, *arrivals, *tokens, *logits, *topk, *record, *socket, *journal;
     double temperature, top_p;
     int transport;
     bool keep_prefixes, json;
@@ -79,6 +79,18 @@ static const bl_opt OPTIONS[] = {
      .min = BL_AGENT_MIN_STEP_BYTES,
      .max = 1e12,
      .help = "bytes of experts that a rank sends per step at most while they move"},
+    {.name = "journal",
+     .type = BL_OPT_STRING,
+     AT(journal),
+     .metavar = "FILE",
+     .help = "record every move and who asked for it; without --plan, start where FILE left off"},
+    {.name = "window",
+     .type = BL_OPT_INT,
+     AT(window),
+     .metavar = "STEPS",
+     .min = 1,
+     .max = 1 << 20,
+     .help = "steps over which the live load is summed"},
     {.name = "prompts",
      .type = BL_OPT_STRING,
      AT(prompts),
@@ -176,6 +188,7 @@ static void set_defaults(void *options) {
     o->move_bytes = (int64_t)4 << 20;
     o->max_tokens = 64;
     o->repeat = 1;
+    o->window = 64;
     o->batch = 8;
     o->top_p = 1;
     o->seed = 1;
@@ -260,6 +273,24 @@ static bl_status place_experts(const run_options *o, bl_run_job *job, bl_error *
     return st;
 }
 
+/* Where the last run with this journal left the experts; and it can be written. */
+static bl_status resume(const run_options *o, bl_run_job *job, bl_error *err) {
+    bl_journal *journal;
+    bl_journal_past past;
+    if (o->journal == NULL)
+        return BL_OK;
+    BL_TRY(bl_journal_open(o->journal, o->plan == NULL ? &job->placement : NULL, &past, &journal,
+                           err));
+    bl_journal_close(journal);
+    if (past.torn_bytes > 0)
+        fprintf(stderr, "ballast run: %s: the last record was torn (%zu bytes) and is cut\n",
+                o->journal, past.torn_bytes);
+    if (o->plan == NULL && past.n_waves > 0)
+        fprintf(stderr, "ballast run: %s: going on from move %llu%s\n", o->journal,
+                (unsigned long long)past.move, past.ended ? "" : ", which had not ended");
+    return BL_OK;
+}
+
 static bl_status load_prompts(const run_options *o, bl_run_job *job, bl_error *err) {
     size_t bytes;
     BL_TRY(bl_read_file(o->prompts, MAX_PROMPT_FILE, &job->prompts_text, &bytes, err));
@@ -327,10 +358,13 @@ static bl_status make_job(const run_options *o, bl_run_job *job, bl_error *err) 
     job->n_spares = (int)o->spares;
     job->socket = o->socket;
     job->move_bytes = o->move_bytes;
+    job->journal = o->journal;
+    job->window_steps = (int)o->window;
     job->deadline_s = DEADLINE_S;
     BL_TRY(check_options(o, err));
     BL_TRY(load_config(job, err));
     BL_TRY(place_experts(o, job, err));
+    BL_TRY(resume(o, job, err));
     return o->prompts != NULL ? load_prompts(o, job, err) : load_tokens(o, job, err);
 }
 

@@ -1,18 +1,91 @@
 #include "cli/run_mover.h"
 
 #include "core/mem.h"
+#include "core/progress.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
+#define TRY_AGAIN_S 1.0
+
 bool bl_run_mover_wanted(const bl_run_job *job) {
     return job->tokens == NULL && (job->n_spares > 0 || job->socket != NULL);
+}
+
+/* ---- the operator's door --------------------------------------------------------------------- */
+
+/* What a planner has to know of the model. */
+static json_t *model_to_json(const bl_run_job *job) {
+    const bl_qwen3_config *c = &job->config;
+    json_t *layers = json_array();
+    for (int l = 0; l < job->placement.n_layers; l++)
+        json_array_append_new(layers, json_integer(job->placement.layers[l].layer));
+    return json_pack("{s:s, s:i, s:o, s:i, s:i, s:i, s:i}", "name", job->model_name,
+                     "num_hidden_layers", c->n_layers, "moe_layers", layers, "num_experts",
+                     c->n_experts, "num_experts_per_tok", c->top_k, "hidden_size", c->hidden,
+                     "moe_intermediate_size", c->inner);
+}
+
+/* A socket that was asked for must open. The usual one may be another run's: then this run serves on
+ * without. */
+static bl_status open_socket(const bl_run_mover *mover, const bl_control_cluster *cluster,
+                             bl_control **out, bl_error *err) {
+    char usual[256], text[1024];
+    bl_error why = BL_ERROR_INIT;
+    if (mover->job->socket != NULL)
+        return bl_control_open(mover->job->socket, cluster, out, err);
+    bl_control_default_path(usual, sizeof usual);
+    if (bl_control_open(usual, cluster, out, &why) < 0) {
+        bl_error_format(&why, text, sizeof text);
+        fprintf(stderr, "ballast run: serving without a control socket: %s\n", text);
+    }
+    return BL_OK;
+}
+
+static bl_status open_control(bl_run_mover *mover, bl_error *err) {
+    const bl_run_job *job = mover->job;
+    bl_journal_past past;
+    if (job->journal != NULL && mover->journal == NULL)
+        BL_TRY(bl_journal_open(job->journal, NULL, &past, &mover->journal, err));
+    if (mover->model == NULL)
+        mover->model = model_to_json(job);
+    const bl_control_cluster cluster = {.n_experts = job->config.n_experts,
+                                        .top_k = job->config.top_k,
+                                        .n_ranks = job->n_ranks,
+                                        .rule = "even",
+                                        .plan_epoch = job->plan_epoch,
+                                        .meter = mover->meter,
+                                        .model = mover->model,
+                                        .journal = mover->journal};
+    return open_socket(mover, &cluster, &mover->control, err);
+}
+
+/* Whoever leads answers the operator: after a loss that is another rank. The socket of the one that
+ * was lost may take a moment to fall silent. */
+static void take_over(bl_run_mover *mover) {
+    bl_error err = BL_ERROR_INIT;
+    if (mover->control != NULL || mover->rank == 0 ||
+        bl_agent_leader(mover->agent) != mover->rank || bl_now_s() < mover->next_try_s)
+        return;
+    mover->next_try_s = bl_now_s() + TRY_AGAIN_S;
+    if (open_control(mover, &err) < 0)
+        mover->control = NULL;
+}
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+static void hear_report(void *user, int from, const void *data, size_t bytes) {
+    bl_run_mover *mover = user;
+    for (int rank = 0; rank < mover->job->n_ranks; rank++)
+        mover->living[rank] = bl_agent_lives(mover->agent, rank);
+    bl_meter_hear(mover->meter, from, data, bytes, mover->living, NULL); /* a bad one is no loss */
 }
 
 static bl_status before_step(void *user, uint64_t step, bl_step_note *mine, bl_error *err) {
     bl_run_mover *mover = user;
     (void)step;
     BL_TRY(bl_agent_hear(mover->agent, err));
+    take_over(mover);
     if (mover->control != NULL)
         bl_control_poll(mover->control, mover->agent);
     if (bl_agent_is_busy(mover->agent))
@@ -27,51 +100,78 @@ static bl_status at_step(void *user, uint64_t step, const bl_step_note *notes, i
     return bl_agent_at_step(mover->agent, step, err);
 }
 
-/* A socket that was asked for must open. The usual one may be another run's: then this run serves on
- * without. */
-static bl_status open_control(const bl_run_job *job, bl_control **out, bl_error *err) {
-    const bl_control_cluster cluster = {.n_experts = job->config.n_experts,
-                                        .top_k = job->config.top_k,
-                                        .n_ranks = job->n_ranks,
-                                        .rule = "even",
-                                        .plan_epoch = job->plan_epoch};
-    char usual[256], text[1024];
-    bl_error why = BL_ERROR_INIT;
-    if (job->socket != NULL)
-        return bl_control_open(job->socket, &cluster, out, err);
-    bl_control_default_path(usual, sizeof usual);
-    if (bl_control_open(usual, &cluster, out, &why) < 0) {
-        bl_error_format(&why, text, sizeof text);
-        fprintf(stderr, "ballast run: serving without a control socket: %s\n", text);
-    }
+static bl_status on_route(void *user, uint64_t step, int layer, const int32_t *ids, int n_tokens,
+                          int k, bl_error *err) {
+    bl_run_mover *mover = user;
+    (void)step, (void)err;
+    bl_meter_route(mover->meter, layer, ids, (size_t)n_tokens * (size_t)k);
     return BL_OK;
 }
 
-bl_status bl_run_mover_open(const bl_run_job *job, bl_store *store, bl_transport *transport,
-                            bl_run_mover *out, bl_engine_hooks *hooks, bl_error *err) {
+/* A report that cannot be sent is no reason to stop serving: whoever is gone is told otherwise. */
+static bl_status after_step(void *user, const bl_step_result *result, bl_error *err) {
+    bl_run_mover *mover = user;
+    const unsigned char *report;
+    size_t bytes;
+    const bl_meter_step step = {.step = result->step,
+                                .tokens = (uint64_t)result->n_tokens,
+                                .all_tokens = (uint64_t)result->all_tokens,
+                                .moving = (result->flags & BL_NOTE_BUSY) != 0,
+                                .step_ns = result->total_ns,
+                                .experts_ns = result->stage_ns[BL_STAGE_EXPERTS],
+                                .rows = result->rows};
+    (void)err;
+    if (bl_meter_end_step(mover->meter, &step, &report, &bytes))
+        bl_agent_tell(mover->agent, bl_agent_leader(mover->agent), report, bytes, NULL);
+    return BL_OK;
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static bl_status open_parts(bl_run_mover *mover, bl_store *store, bl_transport *transport,
+                            bl_error *err) {
+    const bl_run_job *job = mover->job;
     bl_agent_options options = BL_AGENT_OPTIONS_INIT;
-    bl_run_mover mover = {0};
     int *layers;
     options.step_bytes = job->move_bytes;
+    BL_TRY(BL_CALLOC(mover->living, job->n_ranks, err));
     BL_TRY(BL_CALLOC(layers, job->placement.n_layers, err));
     for (int l = 0; l < job->placement.n_layers; l++)
         layers[l] = job->placement.layers[l].layer;
     bl_status st = bl_agent_create(store, transport, layers, job->placement.n_layers, &options,
-                                   &mover.agent, err);
+                                   &mover->agent, err);
+    if (st >= 0)
+        st = bl_meter_create(mover->rank, job->n_ranks, layers, job->placement.n_layers,
+                             job->config.n_experts, job->window_steps, &mover->meter, err);
     free(layers);
-    if (st >= 0 && bl_transport_rank(transport) == 0)
-        st = open_control(job, &mover.control, err);
+    if (st >= 0 && mover->rank == 0)
+        st = open_control(mover, err);
+    return st;
+}
+
+bl_status bl_run_mover_open(const bl_run_job *job, bl_store *store, bl_transport *transport,
+                            bl_run_mover *out, bl_engine_hooks *hooks, bl_error *err) {
+    *out = (bl_run_mover){.job = job, .rank = bl_transport_rank(transport)};
+    const bl_status st = open_parts(out, store, transport, err);
     if (st < 0) {
-        bl_run_mover_close(&mover);
+        bl_run_mover_close(out);
         return st;
     }
-    *out = mover;
-    *hooks = (bl_engine_hooks){.user = out, .before_step = before_step, .at_step = at_step};
+    bl_agent_on_told(out->agent, hear_report, out);
+    *hooks = (bl_engine_hooks){.user = out,
+                               .before_step = before_step,
+                               .at_step = at_step,
+                               .on_route = on_route,
+                               .after_step = after_step};
     return BL_OK;
 }
 
 void bl_run_mover_close(bl_run_mover *mover) {
     bl_control_close(mover->control, mover->agent);
+    bl_journal_close(mover->journal);
     bl_agent_free(mover->agent);
+    bl_meter_free(mover->meter);
+    json_decref(mover->model);
+    free(mover->living);
     *mover = (bl_run_mover){0};
 }

@@ -1,7 +1,8 @@
 /*
  * run_mover.h: what moves experts in a rank of `ballast run`: its agent and, on rank 0, the control
- * socket. A part that hangs on the rank's steps (run_rank.h): before a step it hears the operator
- * and asks the others to keep stepping while a move is under way; at the step it lets the agent act.
+ * socket and the journal. A part that hangs on the rank's steps (run_rank.h): before a step it hears
+ * the operator and asks the others to keep stepping while a move is under way; at the step it lets
+ * the agent act; what tokens are routed to it counts, and tells the rank that leads.
  */
 #ifndef BL_CLI_RUN_MOVER_H
 #define BL_CLI_RUN_MOVER_H
@@ -10,8 +11,16 @@
 #include "rebalancer/control.h"
 
 typedef struct bl_run_mover {
+    const bl_run_job *job;
     bl_agent *agent;
-    bl_control *control; /* NULL on ranks other than 0 */
+    bl_meter *meter;
+    bool *living; /* [n_ranks] scratch */
+    int rank;
+    /* of the rank that leads; NULL on others */
+    bl_control *control;
+    bl_journal *journal;
+    json_t *model;
+    double next_try_s; /* of opening the socket */
 } bl_run_mover;
 
 /* Does this job need one? It serves prompts, and somebody asked for spares or a socket. */

@@ -31,6 +31,8 @@ typedef struct bl_run_job {
         *socket; /* where rank 0 hears operators; NULL: the usual place, if spares are kept */
     int64_t move_bytes;  /* of experts, that a rank sends at most per step */
     uint64_t plan_epoch; /* of the plan the run starts with, 0 without one */
+    const char *journal; /* of decisions, or NULL */
+    int window_steps;    /* of the live load */
 
     /* serve prompts ... */
     char *prompts_text;

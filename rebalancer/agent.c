@@ -572,6 +572,10 @@ const bl_layer_placement *bl_agent_map(const bl_agent *agent, int l) {
     return l < agent->n_layers ? bl_store_map(agent->store, agent->layers[l]) : NULL;
 }
 
+const bl_layer_placement *bl_agent_wave(const bl_agent *agent, int wave) {
+    return wave < agent->schedule.n_waves ? &agent->schedule.waves[wave].after : NULL;
+}
+
 int bl_agent_spares(const bl_agent *agent) {
     return agent->n_spares;
 }

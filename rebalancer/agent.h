@@ -79,6 +79,8 @@ int bl_agent_leader(const bl_agent *agent);
 bool bl_agent_lives(const bl_agent *agent, int rank);
 /* The placement in force of layer number l of this agent, 0 .. n - 1; NULL past the last. */
 const bl_layer_placement *bl_agent_map(const bl_agent *agent, int l);
+/* What a wave of the move under way, or of the last one, leads to; NULL past the last. */
+const bl_layer_placement *bl_agent_wave(const bl_agent *agent, int wave);
 int bl_agent_spares(const bl_agent *agent);
 int64_t bl_agent_step_bytes(const bl_agent *agent);
 

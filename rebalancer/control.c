@@ -40,8 +40,9 @@ typedef struct session {
     double last_s;
     char *in;
     size_t in_bytes, in_capacity;
-    size_t scanned;      /* bytes of `in` that hold no end of a line */
-    job *asked;          /* the request in hand, NULL: none */
+    size_t scanned; /* bytes of `in` that hold no end of a line */
+    job *asked;     /* the request in hand, NULL: none */
+    bl_control_who who;
     double waits_from_s; /* it waits for the end of a move; 0: it does not */
     char *out;
     size_t out_at, out_bytes;
@@ -172,6 +173,7 @@ bl_status bl_control_open(const char *path, const bl_control_cluster *cluster, b
     control->cluster = *cluster;
     control->cluster.rule = control->rule;
     control->epochs.in_force = cluster->plan_epoch;
+    control->epochs.by = control->epochs.drained_by = (bl_control_who){-1, -1};
     for (int c = 0; c < MAX_CLIENTS; c++)
         control->clients[c].fd = -1;
     control->fd = bl_control_socket();
@@ -268,7 +270,7 @@ static void admit(bl_control *control, double now_s) {
         return;
     }
     session *c = place_for_client(control);
-    *c = (session){.fd = fd, .last_s = now_s};
+    *c = (session){.fd = fd, .who = bl_control_peer(fd), .last_s = now_s};
 }
 
 /* Give the client what it still has to get; drops it when it is gone. */
@@ -331,15 +333,16 @@ static void answer_request(bl_control *control, session *c, bl_agent *agent, dou
         take_line(c);
     if (c->asked == NULL || !atomic_load(&c->asked->done))
         return;
-    const job *j = c->asked;
+    job *j = c->asked;
+    j->request.who = c->who;
     if (c->waits_from_s <= 0)
         c->waits_from_s = now_s;
     const bool may_wait = now_s - c->waits_from_s < LONGEST_WAIT_S;
     json_t *answer = j->status >= 0 ? bl_control_answer(&j->request, may_wait, &control->cluster,
                                                         &control->epochs, agent)
                                     : bl_control_refusal(&j->err);
-    if (answer == NULL && j->request.op == BL_CONTROL_STATUS && may_wait)
-        return;
+    if (answer == NULL && (may_wait || j->request.op == BL_CONTROL_APPLY))
+        return; /* for the end of a move, a window of load, or the journal's disk */
     let_go(c->asked);
     c->asked = NULL;
     c->waits_from_s = 0;
@@ -380,6 +383,7 @@ void bl_control_poll(bl_control *control, bl_agent *agent) {
     }
     const int ready = poll(fds, n, 0);
     const double now_s = bl_now_s();
+    bl_control_settle(&control->cluster, &control->epochs, agent);
     for (nfds_t i = 1; i < n; i++) {
         session *c = owner[i];
         if (ready > 0 && fds[i].revents != 0 && c->out != NULL)
@@ -397,7 +401,7 @@ void bl_control_poll(bl_control *control, bl_agent *agent) {
 
 /* What the client reads next, whatever it has asked or is about to ask. */
 static void say_goodbye(bl_control *control, session *c, bl_agent *agent) {
-    const bl_control_request status = {.op = BL_CONTROL_STATUS};
+    bl_control_request status = {.op = BL_CONTROL_STATUS};
     if (c->out != NULL || agent == NULL)
         return;
     json_t *last = bl_control_answer(&status, false, &control->cluster, &control->epochs, agent);
@@ -408,6 +412,8 @@ static void say_goodbye(bl_control *control, session *c, bl_agent *agent) {
 void bl_control_close(bl_control *control, bl_agent *agent) {
     if (control == NULL)
         return;
+    if (agent != NULL)
+        bl_control_settle(&control->cluster, &control->epochs, agent);
     for (int i = 0; i < MAX_CLIENTS; i++) {
         session *c = &control->clients[i];
         if (c->fd >= 0)

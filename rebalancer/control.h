@@ -9,13 +9,21 @@
  *     {"op":"status"}
  *     {"op":"status","wait":true}     answered when no move is under way, or after 0.2 s
  *     {"op":"abort"}
+ *     {"op":"look"}                   what runs here and how its load lies, for planning
+ *     {"op":"drain"}                  start no more moves; answered when none is under way
+ *     {"op":"drain","release":true}   moves may start again
  *
  *     {"ok":true, ...}      {"ok":false,"error":{"code","message","layer"?,"expert"?}}
  *
  *     apply   moves, bytes, layers, waves: of the way to the plan; steps: needed at least by the
  *             byte budget; move: the number of this migration, 0 when nothing had to be moved;
  *             with dry_run also schedule: [{"layer","moves":[[expert, from, to], ...]}, ...]
+ *             The request may hold "predicted":{"before","after"}, imbalances that whoever asks
+ *             expects: status shows them beside the realised one
  *     status  see bl_control_answer()
+ *     look    see rebalancer/control_look.c; {"placement":true} adds the map, {"window":N,"wait":true}
+ *             waits (up to 0.2 s) for a window of load later than number N
+ *     drain   layers: the map in force; for whoever reloads weights
  *
  * When the cluster ends, every client is sent a last status with "ended":true, so that whoever waits
  * for a move learns how it went.
@@ -25,6 +33,10 @@
  * long request (a plan) happens beside it, in a thread that lives as long as that takes. A client
  * that sends no end of a line, too much, or nothing for a while is dropped. Nothing a client does
  * ends in an error of the rank.
+ *
+ * With a journal (rebalancer/journal.h) a move starts when the record of its begin is on the disk,
+ * and not at all when that cannot be written. Who asked is known from the socket (the peer's user
+ * and process) and recorded.
  *
  * A plan is refused when it is not for this model (experts, top-k, layers), these ranks and slots,
  * or the rule by which the engine shares copies; and when it is *stale*: a plan that was made from a
@@ -37,6 +49,8 @@
 
 #include "core/json.h"
 #include "rebalancer/agent.h"
+#include "rebalancer/journal.h"
+#include "rebalancer/meter.h"
 
 #define BL_CONTROL_MAX_REQUEST ((size_t)8 << 20)
 
@@ -45,6 +59,10 @@ typedef struct bl_control_cluster {
     int n_experts, top_k, n_ranks;
     const char *rule;    /* how the engine shares copies: "even" */
     uint64_t plan_epoch; /* of the plan it was started with; 0: none */
+    /* Optional, borrowed: */
+    const bl_meter *meter;
+    json_t *model; /* a model.json, for whoever plans */
+    bl_journal *journal;
 } bl_control_cluster;
 
 typedef struct bl_control bl_control;
@@ -68,17 +86,34 @@ void bl_control_default_path(char *out, size_t bytes);
 
 /* ---- parts, for the server and its tests ----------------------------------------------------- */
 
-typedef enum bl_control_op { BL_CONTROL_APPLY, BL_CONTROL_STATUS, BL_CONTROL_ABORT } bl_control_op;
+typedef enum bl_control_op {
+    BL_CONTROL_APPLY,
+    BL_CONTROL_STATUS,
+    BL_CONTROL_ABORT,
+    BL_CONTROL_LOOK,
+    BL_CONTROL_DRAIN
+} bl_control_op;
+
+/* Who asks; -1: not known. */
+typedef struct bl_control_who {
+    int64_t uid, pid;
+} bl_control_who;
 
 typedef struct bl_control_request {
     bl_control_op op;
-    bool wait; /* status */
+    bool wait;          /* status, look */
+    bool placement;     /* look */
+    uint64_t window;    /* look: later than this one */
+    bool release;       /* drain */
+    bl_control_who who; /* set by the server */
     /* apply */
     bool dry_run;
     int n_experts, top_k;
     char rule[32];
     uint64_t epoch;
-    bl_placement goal; /* owned; obeys the hard rules */
+    bl_placement goal;        /* owned; obeys the hard rules */
+    double before, predicted; /* imbalance; 0: not told */
+    uint64_t recorded;        /* number of its record in the journal; 0: none yet */
 } bl_control_request;
 
 /* One request, without its newline. Free with bl_control_request_free(). */
@@ -89,6 +124,11 @@ void bl_control_request_free(bl_control_request *request); /* safe on a zeroed s
 typedef struct bl_control_epochs {
     uint64_t in_force, coming; /* coming: of the plan being moved to */
     bool moving;
+    int waves_recorded;
+    double before, predicted; /* imbalance around the last move; 0: not told */
+    bl_control_who by;        /* who asked for it */
+    bool drained;             /* no move starts */
+    bl_control_who drained_by;
 } bl_control_epochs;
 
 /* Answer a request; a new reference, or NULL while a request that waits has to (may_wait). Status:
@@ -99,11 +139,18 @@ typedef struct bl_control_epochs {
  *   move     number of that migration; layer: being moved, null when none is
  *   layers_done, layers, waves_done, waves, moves_done, moves, bytes_done, bytes
  *   epoch    of the plan in force; step: last begun
+ *   by       who asked for that move: {"uid","pid"}
+ *   elapsed_s, rate (bytes per second), eta_s (null when not moving), longest_step_us: of that move
+ *   imbalance  {"before","now","predicted"}: max/mean of rows over ranks; null when not known
+ *   drained  no moves start; living: ranks that serve, lost: ranks that were lost
  *   rank     what the answering rank has measured: sent_bytes, received_bytes, max_step_bytes,
  *            max_step_us (longest bl_agent_at_step), holds, max_hold_us, stray */
-json_t *bl_control_answer(const bl_control_request *request, bool may_wait,
+json_t *bl_control_answer(bl_control_request *request, bool may_wait,
                           const bl_control_cluster *cluster, bl_control_epochs *epochs,
                           bl_agent *agent);
+/* Once per step: what has happened to the move since, for the journal. */
+void bl_control_settle(const bl_control_cluster *cluster, bl_control_epochs *epochs,
+                       const bl_agent *agent);
 /* The answer to a request that could not be read. */
 json_t *bl_control_refusal(const bl_error *err);
 
