@@ -1,17 +1,18 @@
 /*
  * ballast apply: move a running cluster to a plan.
  */
-#include "cli/operator.h"
 #include "cli/verbs.h"
-#include "core/progress.h"
-#include "planner/plan.h"
+#include "cli/view.h"
+#include "topologies/topology.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct apply_options {
-    const char *socket;
-    bool dry_run, wait, json;
+    const char *socket, *topology;
+    double dwell_s;
+    bool dry_run, wait, force, json;
 } apply_options;
 
 static const bl_opt OPTIONS[] = {
@@ -21,95 +22,201 @@ static const bl_opt OPTIONS[] = {
      .help = "show what would move, and move nothing"},
     {"wait", 0, BL_OPT_FLAG, offsetof(apply_options, wait),
      .help = "return when the move is over; fail when it was aborted"},
+    {"force", 0, BL_OPT_FLAG, offsetof(apply_options, force),
+     .help = "move also when the plan does not pay for its move"},
+    {"dwell", 0, BL_OPT_DURATION, offsetof(apply_options, dwell_s), .metavar = "SECONDS",
+     .min = 1e-3, .max = 1e9, .help = "for how long the plan is expected to stay good"},
+    {"topology", 0, BL_OPT_STRING, offsetof(apply_options, topology), .metavar = "T",
+     .help = "what bytes cost, for --dry-run"},
     {"json", 0, BL_OPT_FLAG, offsetof(apply_options, json), .help = "answer in JSON"},
     {0}};
 
-/* The plan's object without what the cluster does not read. */
-static json_t *request_of(const bl_plan *plan, bool dry_run) {
-    json_t *root = bl_plan_to_json(plan);
-    if (root == NULL)
-        return NULL;
-    json_object_del(root, "provenance");
-    return json_pack("{s:s, s:o, s:b}", "op", "apply", "plan", root, "dry_run", (int)dry_run);
+static void set_defaults(void *options) {
+    const bl_policy_options policy = BL_POLICY_OPTIONS_INIT;
+    apply_options *o = options;
+    o->dwell_s = policy.dwell_s;
 }
 
 static long long number(const json_t *object, const char *key) {
     return (long long)json_integer_value(json_object_get(object, key));
 }
 
-static void print_schedule(const json_t *waves) {
-    for (size_t w = 0; w < json_array_size(waves); w++) {
-        const json_t *wave = json_array_get(waves, w), *moves = json_object_get(wave, "moves");
-        printf("wave %zu, layer %lld:", w + 1, number(wave, "layer"));
-        for (size_t m = 0; m < json_array_size(moves); m++) {
-            const json_t *move = json_array_get(moves, m); /* [expert, from, to] */
-            printf("%s %lld: %lld -> %lld", m > 0 ? "," : "",
-                   (long long)json_integer_value(json_array_get(move, 0)),
-                   (long long)json_integer_value(json_array_get(move, 1)),
-                   (long long)json_integer_value(json_array_get(move, 2)));
-        }
-        putchar('\n');
-    }
+/* ---- is it worth it? ------------------------------------------------------------------------- */
+
+/* What the cluster's load says about the plan. *weighed: it has seen a window of load, and the plan
+ * fits its layers. */
+static bl_status weigh(bl_control_client *client, const bl_plan *plan, bl_policy_offer *offer,
+                       bl_view *view, bool *weighed, bl_error *err) {
+    *weighed = false;
+    BL_TRY(bl_view_look(client, -1, true, view, err));
+    const bool fits = plan->n_experts == view->model.n_experts &&
+                      plan->placement.n_ranks == view->n_ranks &&
+                      plan->placement.n_layers == view->placement.n_layers;
+    if (view->window.number == 0 || !fits) /* the cluster will say what does not fit */
+        return BL_OK;
+    BL_TRY(bl_view_offer(view, &plan->placement, offer, err));
+    *weighed = true;
+    return BL_OK;
 }
 
-static void print_text(const json_t *answer, bool dry_run) {
-    if (dry_run)
-        print_schedule(json_object_get(answer, "schedule"));
+static bl_status check_pays(const apply_options *o, const bl_policy_offer *offer,
+                            const bl_view *view, bl_error *err) {
+    double gain_s;
+    if (offer->moves == 0 || bl_policy_pays(offer, o->dwell_s, 1.0, &gain_s))
+        return BL_OK;
+    return bl_fail(
+        err, BL_ERR_STATE,
+        "does not pay: imbalance %.3f -> %.3f on the live load saves %.3g s over %.3g s, "
+        "moving %.3g MB costs %.3g s (%s); --force moves all the same",
+        offer->now, offer->after, gain_s, o->dwell_s, offer->bytes * 1e-6, offer->cost_s,
+        view->measured ? "measured" : "assumed");
+}
+
+/* ---- dry run --------------------------------------------------------------------------------- */
+
+/* Bundles on the busiest side of a round all travel at once, so a round takes as long as its slowest
+ * pair; rounds follow each other. */
+typedef struct dry_run {
+    const bl_topology *topology; /* or NULL */
+    double bundle_bytes;
+    double bytes[BL_MAX_LEVELS + 1]; /* by the level at which the ranks meet */
+    double seconds;
+    int n_rounds, most_rounds;
+} dry_run;
+
+static void add_move(dry_run *run, int from, int to, double *round_s) {
+    if (run->topology == NULL)
+        return;
+    const double s = bl_topology_move_s(run->topology, from, to, run->bundle_bytes);
+    run->bytes[bl_topology_level(run->topology, from, to)] += run->bundle_bytes;
+    *round_s = s > *round_s ? s : *round_s;
+}
+
+static long long item(const json_t *move, size_t i) {
+    return (long long)json_integer_value(json_array_get(move, i));
+}
+
+/* Moves are [expert, from, to, round], ascending by round. */
+static void print_wave(size_t w, const json_t *wave, dry_run *run) {
+    const json_t *moves = json_object_get(wave, "moves");
+    const size_t n = json_array_size(moves);
+    const int rounds = n > 0 ? (int)item(json_array_get(moves, n - 1), 3) + 1 : 0;
+    double round_s = 0;
+    printf("wave %zu, layer %lld:", w + 1, number(wave, "layer"));
+    for (size_t m = 0; m < n; m++) {
+        const json_t *move = json_array_get(moves, m);
+        const bool first = m == 0 || item(move, 3) != item(json_array_get(moves, m - 1), 3);
+        if (first) {
+            run->seconds += round_s;
+            round_s = 0;
+        }
+        add_move(run, (int)item(move, 1), (int)item(move, 2), &round_s);
+        printf("%s %lld: %lld -> %lld",
+               m == 0  ? ""
+               : first ? ";"
+                       : ",",
+               item(move, 0), item(move, 1), item(move, 2));
+    }
+    run->seconds += round_s;
+    run->n_rounds += rounds;
+    run->most_rounds = rounds > run->most_rounds ? rounds : run->most_rounds;
+    printf("%s\n", n == 0 ? " copies are dropped" : "");
+}
+
+static void print_prediction(const json_t *answer, const dry_run *run, const bl_view *view,
+                             const bl_policy_offer *offer) {
+    const double copy_s = (double)view->step_bytes * view->ns_per_byte * 2e-9;
+    printf("%d rounds, at most %d in a wave\n", run->n_rounds, run->most_rounds);
+    for (int k = 0; run->topology != NULL && k <= run->topology->n_levels; k++) {
+        if (run->bytes[k] > 0)
+            printf("%.0f bytes within %s\n", run->bytes[k], run->topology->levels[k].name);
+    }
+    if (run->topology != NULL)
+        printf("%.3g s on the links, round by round (modelled, %s)\n", run->seconds,
+               run->topology->name);
+    if (offer == NULL)
+        return;
+    printf("%.3g s beside serving, %lld bytes per step at most (modelled)\n", offer->duration_s,
+           number(answer, "step_bytes"));
+    printf("longest step %.3g s -> %.3g s (modelled from %s cost of a byte)\n",
+           view->window.longest_s, view->window.longest_s + copy_s,
+           view->measured ? "the measured" : "an assumed");
+    printf("imbalance %.3f -> %.3f on the live load, cost %.3g s\n", offer->now, offer->after,
+           offer->cost_s);
+}
+
+static bl_status print_dry_run(const apply_options *o, const json_t *answer, const bl_view *view,
+                               const bl_policy_offer *offer, bl_error *err) {
+    const json_t *waves = json_object_get(answer, "schedule");
+    bl_topology topology = {0};
+    dry_run run = {.bundle_bytes = (double)number(answer, "bundle_bytes")};
+    if (o->topology != NULL) {
+        BL_TRY(bl_topology_open(o->topology, &topology, err));
+        run.topology = &topology;
+        if (topology.n_ranks < view->n_ranks) {
+            bl_fail(err, BL_ERR_SHAPE, "%s has %d ranks, the cluster %d", o->topology,
+                    topology.n_ranks, view->n_ranks);
+            bl_topology_free(&topology);
+            return BL_ERR_SHAPE;
+        }
+    }
+    for (size_t w = 0; w < json_array_size(waves); w++)
+        print_wave(w, json_array_get(waves, w), &run);
+    if (number(answer, "waves") > 0)
+        print_prediction(answer, &run, view, offer);
+    bl_topology_free(&topology);
+    return BL_OK;
+}
+
+/* ---- applying -------------------------------------------------------------------------------- */
+
+static void print_text(const json_t *answer, bool is_dry) {
     printf("%lld moves", number(answer, "moves"));
     if (number(answer, "waves") > 0)
         printf(" in %lld layers, %lld waves, %lld bytes, at least %lld steps",
                number(answer, "layers"), number(answer, "waves"), number(answer, "bytes"),
                number(answer, "steps"));
-    puts(dry_run ? " (dry run)" : "");
+    puts(is_dry ? " (dry run)" : "");
 }
 
-/* Ask for the status until the move is over; `answer` becomes the last status. */
-static bl_status wait_for_end(bl_control_client *client, json_t **answer, bl_error *err) {
-    bl_progress progress = bl_progress_stderr();
-    const long long wanted = number(*answer, "move");
-    json_t *ask = json_pack("{s:s, s:b}", "op", "status", "wait", 1);
-    bl_status st = BL_OK;
-    for (bool over = false; st >= 0 && !over;) {
-        json_t *status;
-        st = bl_control_ask(client, ask, BL_OPERATOR_WAIT_S, &status, err);
-        if (st < 0)
-            break;
-        json_decref(*answer);
-        *answer = status;
-        over = strcmp(bl_text_of(status, "outcome"), "running") != 0 ||
-               number(status, "move") != wanted;
-        bl_progress_line(&progress, "%s: %lld of %lld moves, wave %lld of %lld",
-                         bl_text_of(status, "state"), number(status, "moves_done"),
-                         number(status, "moves"), number(status, "waves_done"),
-                         number(status, "waves"));
-        if (bl_interrupted())
-            st = bl_fail(err, BL_ERR_ABORTED, "no longer waiting; the move goes on");
-    }
-    json_decref(ask);
-    bl_progress_end(&progress);
-    if (st >= 0 && strcmp(bl_text_of(*answer, "outcome"), "aborted") == 0) {
-        const char *partial = bl_text_of(*answer, "partial");
-        st = bl_fail(err, BL_ERR_ABORTED, "aborted%s%s%s: %s", partial[0] ? ", partial " : "",
-                     partial, partial[0] ? " layers" : "", bl_text_of(*answer, "reason"));
-    }
+static bl_status print_answer(const apply_options *o, const json_t *answer, const bl_view *view,
+                              const bl_policy_offer *offer, bl_error *err) {
+    if (o->json)
+        return BL_OK;
+    if (o->dry_run)
+        BL_TRY(print_dry_run(o, answer, view, offer, err));
+    print_text(answer, o->dry_run);
+    return BL_OK;
+}
+
+static bl_status ask(bl_control_client *client, const bl_plan *plan, const bl_policy_offer *offer,
+                     bool is_dry, json_t **answer, bl_error *err) {
+    json_t *request = bl_view_request(plan, offer, is_dry);
+    if (request == NULL)
+        return bl_fail(err, BL_ERR_NOMEM, "out of memory");
+    const bl_status st = bl_control_ask(client, request, BL_OPERATOR_WAIT_S, answer, err);
+    json_decref(request);
     return st;
 }
 
 static bl_status apply(const apply_options *o, const bl_plan *plan, bl_control_client *client,
-                       bl_error *err) {
-    json_t *request = request_of(plan, o->dry_run), *answer = NULL;
-    if (request == NULL)
-        return bl_fail(err, BL_ERR_NOMEM, "out of memory");
-    bl_status st = bl_control_ask(client, request, BL_OPERATOR_WAIT_S, &answer, err);
-    json_decref(request);
-    BL_TRY(st);
-    const bool waits = o->wait && number(answer, "move") > 0;
-    if (!o->json)
-        print_text(answer, o->dry_run);
-    if (waits) {
+                       bl_view *view, bl_error *err) {
+    bl_policy_offer offer = {0};
+    json_t *answer = NULL;
+    bool weighed;
+    BL_TRY(weigh(client, plan, &offer, view, &weighed, err));
+    if (weighed && !o->dry_run && !o->force) { /* what cannot be done at all is said first */
+        BL_TRY(ask(client, plan, &offer, true, &answer, err));
+        json_decref(answer);
+        BL_TRY(check_pays(o, &offer, view, err));
+    }
+    BL_TRY(ask(client, plan, weighed ? &offer : NULL, o->dry_run, &answer, err));
+    bl_status st = print_answer(o, answer, view, weighed ? &offer : NULL, err);
+    if (st >= 0 && o->wait && number(answer, "move") > 0) {
+        bl_progress progress = bl_progress_stderr();
         bl_interrupts_install();
         fflush(stdout);
-        st = wait_for_end(client, &answer, err);
+        st = bl_view_wait(client, &progress, &answer, err);
     }
     if (st >= 0 && o->json)
         st = bl_json_write("-", answer, 0, err);
@@ -121,13 +228,15 @@ static bl_status run(void *options, int n_args, char **args, bl_error *err) {
     const apply_options *o = options;
     bl_control_client client = {.fd = -1};
     bl_plan plan = {0};
+    bl_view view = {0};
     (void)n_args;
     bl_status st = bl_plan_load(args[0], &plan, err);
     if (st >= 0)
         st = bl_operator_connect(o->socket, &client, err);
     if (st >= 0)
-        st = apply(o, &plan, &client, err);
+        st = apply(o, &plan, &client, &view, err);
     bl_control_disconnect(&client);
+    bl_view_free(&view);
     bl_plan_free(&plan);
     return st;
 }
@@ -141,10 +250,13 @@ const bl_verb bl_verb_apply = {
         "with (ballast run --spares). Each wave is verified on all ranks and takes effect on all "
         "of them at the same step. A plan that is in force already is 0 moves; a plan for other "
         "ranks, slots or another model is refused, and so is a stale one: made with --current "
-        "from a placement that is no longer in force.\n\n"
+        "from a placement that is no longer in force. On a cluster that has seen load, a plan that "
+        "does not pay for its move is refused with the figures, unless --force: what it saves over "
+        "--dwell on the latest window of load, against the time that serving loses to the move.\n\n"
         "Without --wait the answer says what has been started; ballast status says how it goes.",
     .options = OPTIONS,
     .options_bytes = sizeof(apply_options),
+    .set_defaults = set_defaults,
     .min_args = 1,
     .max_args = 1,
     .run = run,

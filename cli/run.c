@@ -23,11 +23,13 @@ static const char *const TRANSPORTS[] = {"ucx", "local", NULL};
 #define DEADLINE_S 60.0
 
 typedef struct run_options {
-    int64_t n_ranks, slots, spares, move_bytes, max_tokens, repeat, batch, prefill_tokens, seed, window;
-    const char *model, *plan, *prompts, *arrivals, *tokens, *logits, *topk, *record, *socket, *journal;
+    int64_t n_ranks, slots, spares, move_bytes, max_tokens, repeat, batch, prefill_tokens, seed,
+        window;
+    const char *model, *plan, *prompts, *arrivals, *tokens, *logits, *topk, *record, *socket,
+        *journal;
     double temperature, top_p;
     int transport;
-    bool keep_prefixes, json;
+    bool keep_prefixes, json, automatic;
 } run_options;
 
 #define AT(field) .offset = offsetof(run_options, field)
@@ -79,6 +81,10 @@ static const bl_opt OPTIONS[] = {
      .min = BL_AGENT_MIN_STEP_BYTES,
      .max = 1e12,
      .help = "bytes of experts that a rank sends per step at most while they move"},
+    {.name = "auto",
+     .type = BL_OPT_FLAG,
+     AT(automatic),
+     .help = "rebalance when that pays, as ballast rebalance --auto does"},
     {.name = "journal",
      .type = BL_OPT_STRING,
      AT(journal),
@@ -347,6 +353,9 @@ static bl_status check_options(const run_options *o, bl_error *err) {
         return bl_fail(err, BL_ERR_USAGE, "--socket goes with --prompts");
     if (o->arrivals != NULL && (o->tokens != NULL || o->repeat != 1))
         return bl_fail(err, BL_ERR_USAGE, "--arrivals goes with --prompts and without --repeat");
+    if (o->automatic && (o->tokens != NULL || o->spares < 1))
+        return bl_fail(err, BL_ERR_USAGE,
+                       "--auto goes with --prompts and at least one of --spares");
     if (o->prompts != NULL && (o->logits != NULL || o->topk != NULL))
         return bl_fail(err, BL_ERR_USAGE, "--logits and --topk go with --tokens");
     return BL_OK;
@@ -404,6 +413,7 @@ static bl_status run_threads(const bl_run_job *job, bl_run_report *reports, bl_e
     int started = 0;
     BL_TRY(bl_transport_local_open(n, handles, err));
     bl_run_recorder_start(job->recorder);
+    bl_run_auto_start(job->automatic);
     for (; started < n; started++) {
         rank_thread *rank = &ranks[started];
         *rank = (rank_thread){.job = job,
@@ -465,6 +475,7 @@ static void ranks_started(const int *pids, int n_ranks, void *user) {
     const bl_run_job *job = user;
     (void)pids, (void)n_ranks;
     bl_run_recorder_start(job->recorder);
+    bl_run_auto_start(job->automatic);
 }
 
 static bl_status run_processes(bl_run_job *job, bl_run_report *reports, bl_error *err) {
@@ -542,8 +553,12 @@ static bl_status run_ranks(const run_options *o, bl_run_job *job, bl_run_report 
                            recording *trace, bl_error *err) {
     if (o->record != NULL)
         BL_TRY(bl_run_recorder_open(o->record, job->n_ranks, &job->recorder, err));
+    if (o->automatic)
+        BL_TRY(bl_run_auto_open(o->socket, &job->automatic, err));
     const bl_status st = o->transport == TRANSPORT_LOCAL ? run_threads(job, reports, err)
                                                          : run_processes(job, reports, err);
+    bl_run_auto_close(job->automatic);
+    job->automatic = NULL;
     trace->status = bl_run_recorder_close(job->recorder, &trace->totals, &trace->error);
     job->recorder = NULL;
     if (trace->status < 0 && st == BL_ERR_PEER) { /* ranks saw only that it was gone */

@@ -12,6 +12,7 @@
 #ifndef BL_CLI_RUN_RANK_H
 #define BL_CLI_RUN_RANK_H
 
+#include "cli/run_auto.h"
 #include "cli/run_record.h"
 #include "cli/run_report.h"
 #include "core/placement.h"
@@ -46,6 +47,7 @@ typedef struct bl_run_job {
     int n_tokens;
 
     bl_run_recorder *recorder; /* borrowed, or NULL: routing is not recorded */
+    bl_run_auto *automatic;    /* the launcher's, or NULL: nothing moves by itself */
 } bl_run_job;
 
 void bl_run_job_free(bl_run_job *job); /* safe on a zeroed struct */

@@ -12,7 +12,8 @@
     X(import) X(synth) X(record) X(stat) X(live) \
     X(topo) X(size)                             \
     X(plan) X(replay) X(diff) X(export)         \
-    X(run) X(apply) X(status) X(abort)
+    X(run) X(apply) X(rebalance)                \
+    X(status) X(abort) X(drain)
 /* clang-format on */
 
 #define BL_VERB_DECLARE(name) extern const bl_verb bl_verb_##name;

@@ -114,14 +114,16 @@ static bl_status send_line(const bl_control_client *client, const json_t *reques
     return at == bytes ? BL_OK : gone(client, err);
 }
 
-/* Read up to the newline; the caller frees *line_p. */
+/* Read up to the newline; the caller frees *line_p. What follows in the same breath is the last
+ * status of a cluster that ends, and the next one to read learns that from the closed socket. */
 static bl_status receive_line(const bl_control_client *client, double deadline_s, char **line_p,
                               size_t *bytes, bl_error *err) {
     const double until_s = bl_now_s() + deadline_s;
     size_t capacity = 0, used = 0;
     void *line = NULL;
+    const char *end = NULL;
     bl_status st = BL_OK;
-    while (st >= 0 && (used == 0 || ((char *)line)[used - 1] != '\n')) {
+    while (st >= 0 && end == NULL) {
         struct pollfd fd = {.fd = client->fd, .events = POLLIN};
         const double left_s = until_s - bl_now_s();
         const int ready = left_s > 0 ? poll(&fd, 1, (int)(left_s * 1e3) + 1) : 0;
@@ -135,15 +137,17 @@ static bl_status receive_line(const bl_control_client *client, double deadline_s
         const ssize_t n = st >= 0 ? recv(client->fd, (char *)line + used, READ_BYTES, 0) : 0;
         if (st >= 0 && n <= 0)
             st = gone(client, err);
-        else if (st >= 0)
-            used += (size_t)n;
+        if (st < 0)
+            break;
+        end = memchr((char *)line + used, '\n', (size_t)n);
+        used += (size_t)n;
     }
     if (st < 0) {
         free(line);
         return st;
     }
     *line_p = line;
-    *bytes = used - 1;
+    *bytes = (size_t)(end - (char *)line);
     return BL_OK;
 }
 

@@ -10,7 +10,7 @@ plan() { # SEED [RANKS SLOTS EPOCH MODEL]: path of a random plan
     "$BUILD/tests/tools/random_plan" "$1" "${5:-$model}" "${2:-4}" "${3:-10}" "${4:-0}" >"$work/plan.$1.${4:-0}" &&
         echo "$work/plan.$1.${4:-0}"
 }
-apply() { "$ballast" apply --socket "$socket" "$@" 2>>"$work/apply.err"; }
+apply() { "$ballast" apply --force --socket "$socket" "$@" 2>>"$work/apply.err"; }
 status() { "$ballast" status --socket "$socket" --json | grep -oE "\"$1\": ?[^,}]*" | head -1 | sed 's/^[^:]*: *//; s/"//g'; }
 
 # A run that goes on until it is stopped.

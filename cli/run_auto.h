@@ -1,0 +1,19 @@
+/*
+ * run_auto.h: `ballast run --auto`: the controller (controller.h) as a thread of the launcher, which
+ * holds no rank. Ranks know nothing of it; it speaks to them through their socket.
+ */
+#ifndef BL_CLI_RUN_AUTO_H
+#define BL_CLI_RUN_AUTO_H
+
+#include "core/status.h"
+
+typedef struct bl_run_auto bl_run_auto;
+
+/* Before the ranks are forked. `socket` may be NULL: the usual place. */
+bl_status bl_run_auto_open(const char *socket, bl_run_auto **out, bl_error *err);
+/* After. NULL is fine. */
+void bl_run_auto_start(bl_run_auto *automatic);
+/* Ends it and frees; what went wrong is said on stderr, since serving goes on without. */
+void bl_run_auto_close(bl_run_auto *automatic);
+
+#endif
