@@ -199,10 +199,8 @@ static void step_sets(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(by_hand),
-        cmocka_unit_test(one_phase_some_steps),
-        cmocka_unit_test(usual_values),
-        cmocka_unit_test(ledger_over_ranks_and_micro_batches),
+        cmocka_unit_test(by_hand),      cmocka_unit_test(one_phase_some_steps),
+        cmocka_unit_test(usual_values), cmocka_unit_test(ledger_over_ranks_and_micro_batches),
         cmocka_unit_test(step_sets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

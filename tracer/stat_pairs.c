@@ -253,10 +253,12 @@ static void judge_next(const bl_stat_pairs *p, size_t l, double *from, double *t
             offer(top, &n_top, (ranked){pair, count - independent});
         }
     }
-    /* Miller-Madow: the joint entropy is short by (cells - 1) / 2N nats, the margins likewise. */
-    information -= (cells - rows - columns + 1.0) / (2.0 * total * log(2.0));
-    const double h_from = entropy_bits(from, n, total), h_to = entropy_bits(to, n, total);
+    /* Miller and Madow: an entropy of m cells seen is short by (m - 1) / 2N nats, here in bits. */
+    const double short_by = 1.0 / (2.0 * total * log(2.0));
+    const double h_from = entropy_bits(from, n, total) + (rows - 1.0) * short_by,
+                 h_to = entropy_bits(to, n, total) + (columns - 1.0) * short_by;
     const double least = h_from < h_to ? h_from : h_to;
+    information -= (cells - rows - columns + 1.0) * short_by;
     out->information = information > 0.0 ? information : 0.0;
     out->normalised = least > 0.0 ? out->information / least : 0.0;
     tell_top(top, n_top, out);
