@@ -462,9 +462,10 @@ static void other_files_are_refused(void **state) {
     char *bytes = NULL;
     size_t n = 0;
     assert_ok(bl_read_file(path, 1 << 20, &bytes, &n, &err));
-    bytes[8] = 2;
+    bytes[8] = 3;
     assert_ok(bl_write_file(path, bytes, n, &err));
-    bl_test_loads_fail(path, BL_ERR_VERSION, "version 2");
+    bl_test_loads_fail(path, BL_ERR_VERSION,
+                       "version 3 of the trace format; this program reads versions 1 to 2");
     free(bytes);
 }
 

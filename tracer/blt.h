@@ -6,7 +6,7 @@
  *     file     = header  chunk...  index  footer
  *
  *     header     0   8  magic: 89 'B' 'L' 'T' 0d 0a 1a 0a   (shows files damaged as text)
- *                8   4  version: 1
+ *                8   4  version: 2 (1 is read, too)
  *               12   4  n, bytes of the model block
  *               16   n  model block, JSON: {"model":{"name","layers":[ids],"experts","top_k"},
  *                       "source":"...","ranks":G,"present":[ranks recorded here]} and, where told,
@@ -29,15 +29,25 @@
  *                epoch u64, id space n u32, tokens u64, empty slots u64, dropped u64;
  *                then the bodies, each for all records in turn:
  *                bitmaps of empty slots (bit j: row-major slot j is empty; only where there are
- *                some), ids of the slots that are not empty (width 1 when n <= 256, 2 when
- *                n <= 65536, else 4), weights (2 bytes a slot, binary16), stage times (six u64),
- *                counts (n u64)
+ *                some); lowest bytes of the ids that are not empty; their other bytes (none when
+ *                n <= 256, 1 when n <= 65536, else 3); weights (2 bytes a slot, binary16); stage
+ *                times (six u64); counts (n u64).
+ *                Both parts of the ids go by layer first, records second. With flag bit 12 a row
+ *                is its first id and the gaps between the others, less one each; bit 3 then says
+ *                that rows are sets, their order not the router's
  *     MAPS       layer i32, epoch u64, ranks u32, experts u32, first slot of each rank and the end
  *                u32, expert of each slot i32 (-1: empty); before the first record that needs it
  *     INDX       for each chunk: offset u64, kind u32, items u32, lowest and highest step u64;
  *                then u64 records and u64 dropped, those lost after the last record included
  *     footer     0   8  offset of the INDX frame
  *                8   8  "\nBLTEND\n"
+ *
+ * Why ids go by layer: each layer has favourites of its own, and a zstd block codes bytes by how
+ * often they occur in it. Blocks end where a layer's ids end, so each layer gets its own code; mixed
+ * together all experts would seem alike and cost 8 bits. The upper bytes of ids apart, for the same
+ * reason. A set of k is cheaper than a sequence by log2 k! bits at best (15.3 for k = 8).
+ *
+ * Version 1 had ids in one piece (width 1, 2 or 4), by record, and no sets.
  *
  * No id is reserved: with 256 experts, 255 is an expert, and empty slots are in the bitmap.
  *
@@ -74,6 +84,10 @@ bl_status bl_blt_write(bl_blt_writer *writer, const bl_record *record, bl_error 
 
 /* Append the map of a layer and epoch (copied); physical records of that epoch may follow. */
 bl_status bl_blt_write_map(bl_blt_writer *writer, const bl_layer_placement *map, bl_error *err);
+
+/* Store rows as sets from now on: ids ascending, weights along; about a fifth smaller. For traces of
+ * which nobody will ask what a router chose first. */
+void bl_blt_as_sets(bl_blt_writer *writer, bool sets);
 
 /* Count records that were lost and have no record behind them to carry the number. */
 void bl_blt_add_dropped(bl_blt_writer *writer, uint64_t n);

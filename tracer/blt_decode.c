@@ -24,6 +24,10 @@ static uint64_t value(const bl_blt_reader *r, bl_blt_column column, uint32_t rec
     }
 }
 
+static int layer_index(const bl_blt_reader *r, uint32_t record) {
+    return bl_trace_layer_index(&r->info, (int32_t)value(r, BL_COL_LAYER, record));
+}
+
 static bl_status bad(const bl_blt_reader *r, bl_status code, const char *what, bl_error *err) {
     const uint64_t offset = r->spans[r->next_span - 1].offset;
     return bl_fail_at(err, code, bl_at_byte(r->path, (int64_t)offset), "in this chunk: %s", what);
@@ -39,14 +43,18 @@ static bool body_sizes(const bl_blt_reader *r, uint32_t i, size_t sizes[BL_N_COL
         width != (uint64_t)bl_blt_id_width((int)n_ids))
         return false;
     const bool counts = (flags & BL_BLT_HAS_COUNTS) != 0;
-    if (counts && (flags & (BL_BLT_HAS_EMPTIES | BL_BLT_HAS_WEIGHTS)))
+    if (counts && (flags & (BL_BLT_HAS_EMPTIES | BL_BLT_HAS_WEIGHTS | BL_BLT_GAPS)))
+        return false;
+    if ((flags & BL_BLT_GAPS) && n_empty > 0)
         return false;
     if (!counts &&
         (tokens * k > BL_BLT_RECORD_IDS || (n_empty > 0) != ((flags & BL_BLT_HAS_EMPTIES) != 0)))
         return false;
     const size_t slots = counts ? 0 : (size_t)(tokens * k);
     sizes[BL_COL_EMPTIES] = flags & BL_BLT_HAS_EMPTIES ? (slots + 7) / 8 : 0;
-    sizes[BL_COL_IDS] = counts ? 0 : (slots - (size_t)n_empty) * (size_t)width;
+    const size_t n_ids_there = counts ? 0 : slots - (size_t)n_empty;
+    sizes[BL_COL_IDS] = r->version == 1 ? n_ids_there * (size_t)width : n_ids_there;
+    sizes[BL_COL_IDS_HIGH] = r->version == 1 ? 0 : n_ids_there * (size_t)(width - 1);
     sizes[BL_COL_WEIGHTS] = flags & BL_BLT_HAS_WEIGHTS ? slots * 2 : 0;
     sizes[BL_COL_STAGES] = flags & BL_BLT_HAS_STAGES ? 8 * BL_N_STAGES : 0;
     sizes[BL_COL_COUNTS] = counts ? (size_t)n_ids * 8 : 0;
@@ -56,7 +64,10 @@ static bool body_sizes(const bl_blt_reader *r, uint32_t i, size_t sizes[BL_N_COL
 static bl_status check_key(const bl_blt_reader *r, uint32_t i, bl_error *err) {
     const uint64_t flags = value(r, BL_COL_FLAGS, i), n_ids = value(r, BL_COL_N_IDS, i);
     const int layer = (int32_t)value(r, BL_COL_LAYER, i), rank = (int32_t)value(r, BL_COL_RANK, i);
-    if (flags & ~(uint64_t)BL_BLT_KNOWN_FLAGS)
+    const uint64_t known = r->version == 1
+                               ? BL_BLT_KNOWN_FLAGS & ~(uint64_t)(BL_BLT_GAPS | BL_RECORD_SETS)
+                               : BL_BLT_KNOWN_FLAGS;
+    if (flags & ~known)
         return bad(r, BL_ERR_VERSION, "a record with flags of a later version", err);
     if (value(r, BL_COL_PHASE, i) >= BL_N_PHASES)
         return bad(r, BL_ERR_RANGE, "an unknown phase", err);
@@ -69,6 +80,17 @@ static bl_status check_key(const bl_blt_reader *r, uint32_t i, bl_error *err) {
     return BL_OK;
 }
 
+/* Where each layer's ids start. */
+static void place_ids(bl_blt_reader *r) {
+    const unsigned char *low = r->column[BL_COL_IDS], *high = r->column[BL_COL_IDS_HIGH];
+    for (int l = 0; l < r->info.n_layers; l++) {
+        r->ids_of[l].low = low;
+        r->ids_of[l].high = high;
+        low += r->ids_of[l].low_bytes;
+        high += r->ids_of[l].high_bytes;
+    }
+}
+
 /* Set up the columns of a RECS chunk in r->raw. */
 static bl_status begin_records(bl_blt_reader *r, uint32_t n, bl_error *err) {
     size_t fixed = 0;
@@ -79,6 +101,7 @@ static bl_status begin_records(bl_blt_reader *r, uint32_t n, bl_error *err) {
     if (n == 0 || n > r->raw.used / fixed)
         return bad(r, BL_ERR_PARSE, "more records than bytes", err);
     size_t total[BL_N_COLS] = {0}, used = fixed * n;
+    memset(r->ids_of, 0, (size_t)r->info.n_layers * sizeof *r->ids_of);
     for (uint32_t i = 0; i < n; i++) {
         size_t sizes[BL_N_COLS] = {0};
         BL_TRY(check_key(r, i, err));
@@ -90,6 +113,9 @@ static bl_status begin_records(bl_blt_reader *r, uint32_t n, bl_error *err) {
         }
         if (used > r->raw.used)
             return bad(r, BL_ERR_PARSE, "records larger than the chunk", err);
+        bl_blt_id_cursor *ids = &r->ids_of[layer_index(r, i)];
+        ids->low_bytes += sizes[BL_COL_IDS];
+        ids->high_bytes += sizes[BL_COL_IDS_HIGH];
     }
     if (used != r->raw.used)
         return bad(r, BL_ERR_PARSE, "bytes that belong to no record", err);
@@ -98,6 +124,7 @@ static bl_status begin_records(bl_blt_reader *r, uint32_t n, bl_error *err) {
         r->column[c] = at;
         at += total[c];
     }
+    place_ids(r);
     r->n_records = n;
     r->next_record = 0;
     return BL_OK;
@@ -218,15 +245,84 @@ static bl_status grow_scratch(void **items, size_t *capacity, size_t n, size_t i
         BL_TRY(st_);                                                                       \
     } while (0)
 
-/* Widen n ids; the largest one tells whether all are in range (unsigned, so -1 is out too). */
-static uint32_t widen(const unsigned char *at, int width, size_t n, int32_t *out) {
+#define BLOCK 16 /* ids that are widened at once: a count compilers turn into vectors */
+
+/* Widen n bytes; returns the largest. Blocks go by way of copies, as bytes may alias anything. */
+static uint32_t widen_bytes(const unsigned char *at, size_t n, int32_t *out) {
+    unsigned char most[BLOCK] = {0}, block[BLOCK];
+    int32_t wide[BLOCK];
+    size_t i = 0;
+    for (; i + BLOCK <= n; i += BLOCK) {
+        memcpy(block, at + i, sizeof block);
+        for (size_t j = 0; j < BLOCK; j++)
+            most[j] = block[j] > most[j] ? block[j] : most[j];
+        for (size_t j = 0; j < BLOCK; j++)
+            wide[j] = block[j];
+        memcpy(out + i, wide, sizeof wide);
+    }
+    uint32_t largest = 0;
+    for (size_t j = 0; j < BLOCK; j++)
+        largest = most[j] > largest ? most[j] : largest;
+    for (; i < n; i++) {
+        largest = at[i] > largest ? at[i] : largest;
+        out[i] = at[i];
+    }
+    return largest;
+}
+
+/* Ids of which the lowest bytes lie in one place and the others in another. */
+static uint32_t widen_parts(const unsigned char *low, const unsigned char *high, int width,
+                            size_t n, int32_t *out) {
     uint32_t largest = 0;
     for (size_t i = 0; i < n; i++) {
-        const uint32_t id = width == 1   ? at[i]
-                            : width == 2 ? bl_get_u16(at + 2 * i)
-                                         : bl_get_u32(at + 4 * i);
+        const uint32_t above = width == 2 ? high[i]
+                                          : (uint32_t)high[3 * i] | (uint32_t)high[3 * i + 1] << 8 |
+                                                (uint32_t)high[3 * i + 2] << 16;
+        const uint32_t id = low[i] | above << 8;
         largest = id > largest ? id : largest;
         out[i] = (int32_t)id;
+    }
+    return largest;
+}
+
+/* Ids of version 1: each in one piece. */
+static uint32_t widen_whole(const unsigned char *at, int width, size_t n, int32_t *out) {
+    uint32_t largest = 0;
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t id = width == 2 ? bl_get_u16(at + 2 * i) : bl_get_u32(at + 4 * i);
+        largest = id > largest ? id : largest;
+        out[i] = (int32_t)id;
+    }
+    return largest;
+}
+
+/* Widen the next n ids of a layer; the largest one tells whether all are in range (unsigned, so -1
+ * is out too). */
+static uint32_t widen(bl_blt_reader *r, uint32_t record, int width, size_t n, int32_t *out) {
+    bl_blt_id_cursor *ids = &r->ids_of[layer_index(r, record)];
+    const unsigned char *low = r->version == 1 ? r->column[BL_COL_IDS] : ids->low;
+    if (width == 1) {
+        ids->low += n;
+        return widen_bytes(low, n, out);
+    }
+    if (r->version == 1)
+        return widen_whole(low, width, n, out);
+    const unsigned char *high = ids->high;
+    ids->low += n;
+    ids->high += n * (size_t)(width - 1);
+    return widen_parts(low, high, width, n, out);
+}
+
+/* Rows of first ids and gaps into rows of ids; returns the largest id. */
+static uint64_t add_gaps(int32_t *ids, size_t n_rows, size_t k) {
+    uint64_t largest = 0;
+    for (size_t row = 0; row < n_rows; row++, ids += k) {
+        uint64_t id = (uint32_t)ids[0];
+        for (size_t j = 1; j < k; j++) {
+            id += (uint64_t)(uint32_t)ids[j] + 1;
+            ids[j] = (int32_t)(uint32_t)id;
+        }
+        largest = id > largest ? id : largest;
     }
     return largest;
 }
@@ -247,12 +343,14 @@ static bool spread(const unsigned char *bitmap, size_t slots, size_t n, int32_t 
     return left == 0 && tail_clear;
 }
 
-static bl_status decode_ids(bl_blt_reader *r, bl_record *out, const size_t sizes[BL_N_COLS],
-                            bl_error *err) {
-    const size_t slots = (size_t)out->n_tokens * (size_t)out->k, n = slots - (size_t)out->n_empty;
+static bl_status decode_ids(bl_blt_reader *r, uint32_t i, bl_record *out,
+                            const size_t sizes[BL_N_COLS], bl_error *err) {
+    const size_t k = (size_t)out->k, slots = (size_t)out->n_tokens * k,
+                 n = slots - (size_t)out->n_empty;
     GROW(r, ids, slots, err);
-    const int width = bl_blt_id_width(out->n_ids);
-    const uint32_t largest = widen(r->column[BL_COL_IDS], width, n, r->ids);
+    uint64_t largest = widen(r, i, bl_blt_id_width(out->n_ids), n, r->ids);
+    if (value(r, BL_COL_FLAGS, i) & BL_BLT_GAPS)
+        largest = add_gaps(r->ids, (size_t)out->n_tokens, k);
     if (n > 0 && largest >= (uint32_t)out->n_ids)
         return bad(r, BL_ERR_RANGE, "an id that is out of range", err);
     if (sizes[BL_COL_EMPTIES] > 0 && !spread(r->column[BL_COL_EMPTIES], slots, n, r->ids))
@@ -260,8 +358,8 @@ static bl_status decode_ids(bl_blt_reader *r, bl_record *out, const size_t sizes
     out->ids = r->ids;
     if (sizes[BL_COL_WEIGHTS] > 0) {
         GROW(r, weights, slots, err);
-        for (size_t i = 0; i < slots; i++)
-            r->weights[i] = bl_get_u16(r->column[BL_COL_WEIGHTS] + 2 * i);
+        for (size_t slot = 0; slot < slots; slot++)
+            r->weights[slot] = bl_get_u16(r->column[BL_COL_WEIGHTS] + 2 * slot);
         out->weights = r->weights;
     }
     return BL_OK;
@@ -286,7 +384,7 @@ static bl_status decode_body(bl_blt_reader *r, uint32_t i, bl_record *out, bl_er
     if (flags & BL_BLT_HAS_COUNTS)
         BL_TRY(decode_counts(r, out, err));
     else
-        BL_TRY(decode_ids(r, out, sizes, err));
+        BL_TRY(decode_ids(r, i, out, sizes, err));
     if (flags & BL_BLT_HAS_STAGES) {
         for (int stage = 0; stage < BL_N_STAGES; stage++)
             r->stage_ns[stage] = bl_get_u64(r->column[BL_COL_STAGES] + 8 * (size_t)stage);

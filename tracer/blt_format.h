@@ -12,7 +12,8 @@
     "\x89"           \
     "BLT\r\n\x1a\n"
 #define BL_BLT_END "\nBLTEND\n"
-#define BL_BLT_VERSION 1
+#define BL_BLT_VERSION 2
+#define BL_BLT_FIRST_VERSION 1 /* the oldest that is read */
 #define BL_BLT_FRAME_BYTES 64
 #define BL_BLT_FOOTER_BYTES 16
 #define BL_BLT_ENTRY_BYTES 32
@@ -32,13 +33,15 @@
 
 /* Flags of a record on disk: BL_RECORD_... below, the form of its body above. */
 enum {
-    BL_BLT_KNOWN_RECORD_FLAGS = BL_RECORD_DUMMY | BL_RECORD_COMPOSED | BL_RECORD_PHYSICAL,
+    BL_BLT_KNOWN_RECORD_FLAGS =
+        BL_RECORD_DUMMY | BL_RECORD_COMPOSED | BL_RECORD_PHYSICAL | BL_RECORD_SETS,
     BL_BLT_HAS_COUNTS = 1 << 8,
     BL_BLT_HAS_EMPTIES = 1 << 9,
     BL_BLT_HAS_WEIGHTS = 1 << 10,
     BL_BLT_HAS_STAGES = 1 << 11,
+    BL_BLT_GAPS = 1 << 12, /* rows are stored as their first id and gaps */
     BL_BLT_KNOWN_FLAGS = BL_BLT_KNOWN_RECORD_FLAGS | BL_BLT_HAS_COUNTS | BL_BLT_HAS_EMPTIES |
-                         BL_BLT_HAS_WEIGHTS | BL_BLT_HAS_STAGES
+                         BL_BLT_HAS_WEIGHTS | BL_BLT_HAS_STAGES | BL_BLT_GAPS
 };
 
 /* Columns of a RECS chunk in order: name, bytes for each record (0: a body, of varying size). */
@@ -46,7 +49,7 @@ enum {
 #define BL_BLT_COLUMNS(X)                                                            \
     X(RUN, 4) X(STEP, 8) X(LAYER, 4) X(RANK, 4) X(PHASE, 1) X(FLAGS, 2) X(WIDTH, 1)   \
     X(K, 2) X(EPOCH, 8) X(N_IDS, 4) X(N_TOKENS, 8) X(N_EMPTY, 8) X(DROPPED, 8)        \
-    X(EMPTIES, 0) X(IDS, 0) X(WEIGHTS, 0) X(STAGES, 0) X(COUNTS, 0)
+    X(EMPTIES, 0) X(IDS, 0) X(IDS_HIGH, 0) X(WEIGHTS, 0) X(STAGES, 0) X(COUNTS, 0)
 /* clang-format on */
 
 typedef enum bl_blt_column {

@@ -50,10 +50,11 @@ static bl_status read_header(bl_blt_reader *r, bl_error *err) {
     if (memcmp(start, BL_BLT_MAGIC, 8) != 0)
         return bl_fail_at(err, BL_ERR_PARSE, bl_at(r->path), "not a .blt trace (wrong magic)");
     const uint32_t version = bl_get_u32(start + 8), n = bl_get_u32(start + 12);
-    if (version != BL_BLT_VERSION)
+    if (version < BL_BLT_FIRST_VERSION || version > BL_BLT_VERSION)
         return bl_fail_at(err, BL_ERR_VERSION, bl_at(r->path),
-                          "version %u of the trace format; this program reads version %d", version,
-                          BL_BLT_VERSION);
+                          "version %u of the trace format; this program reads versions %d to %d",
+                          version, BL_BLT_FIRST_VERSION, BL_BLT_VERSION);
+    r->version = version;
     if (n > BL_BLT_HEADER_MAX || 16 + (uint64_t)n + 8 > r->size)
         return bl_fail_at(err, BL_ERR_PARSE, bl_at(r->path),
                           "not a whole .blt trace: the header is cut or damaged");
@@ -218,6 +219,7 @@ static bl_status open_all(bl_blt_reader *r, bl_error *err) {
                           strerror(errno));
     r->size = (uint64_t)size;
     BL_TRY(read_header(r, err));
+    BL_TRY(BL_CALLOC(r->ids_of, r->info.n_layers, err));
     BL_TRY(read_footer(r, err));
     BL_TRY(walk(r, err));
     for (size_t i = 0; i < r->n_spans; i++)
@@ -263,6 +265,7 @@ void bl_blt_reader_free(bl_blt_reader *r) {
         bl_layer_placement_free(&r->maps[i]);
     free(r->maps);
     free(r->spans);
+    free(r->ids_of);
     free(r->stored.data);
     free(r->raw.data);
     free(r->ids);

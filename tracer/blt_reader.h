@@ -16,10 +16,17 @@ typedef struct bl_blt_span {
     uint64_t offset; /* of the frame in the file */
 } bl_blt_span;
 
+/* In the id columns of a chunk of version 2, which go by layer. */
+typedef struct bl_blt_id_cursor {
+    const unsigned char *low, *high;
+    size_t low_bytes, high_bytes; /* of the layer in this chunk */
+} bl_blt_id_cursor;
+
 struct bl_blt_reader {
     FILE *in;
     char *path;
     bl_trace_info info;
+    uint32_t version; /* of the file's format */
     uint64_t size, first_chunk;
     bool has_footer;
     uint64_t footer_index; /* offset of the index, as the footer says */
@@ -37,7 +44,8 @@ struct bl_blt_reader {
     size_t next_span;
     uint32_t n_records, next_record;        /* of the current chunk */
     const unsigned char *column[BL_N_COLS]; /* in raw; bodies advance record by record */
-    bool last_is_physical;                  /* the last record has not been converted yet */
+    bl_blt_id_cursor *ids_of; /* [info.n_layers] where each layer's next ids are; owned */
+    bool last_is_physical;    /* the last record has not been converted yet */
     int32_t *ids;
     size_t ids_capacity;
     uint16_t *weights;

@@ -6,6 +6,7 @@
 
 #include "core/io.h"
 #include "tracer/blt_format.h"
+#include "tracer/blt_pack.h"
 #include "tracer/le.h"
 
 #include <errno.h>
@@ -14,6 +15,13 @@
 #include <zstd.h>
 
 #define ZSTD_LEVEL 3
+#define BLOCK_BYTES ((size_t)4096) /* a block is at least this large: its tables take about 130 */
+#define CUT_BYTES 16               /* what a block's end may cost beyond zstd's own bound */
+
+/* Ids of one layer, in the order of its records. */
+typedef struct layer_ids {
+    bl_bytes low, high;
+} layer_ids;
 
 struct bl_blt_writer {
     bl_trace_info info;
@@ -34,7 +42,10 @@ struct bl_blt_writer {
     uint64_t total_records, total_dropped;
     ZSTD_CCtx *zstd;
     bl_bytes raw, stored; /* scratch of flush */
-    bl_bytes bitmap, ids; /* scratch of one record */
+    bl_blt_packed packed; /* scratch of one record */
+    layer_ids *layers;    /* [info.n_layers] ids of the columns */
+    size_t *cuts;         /* [2 * info.n_layers + 2] where blocks of a chunk end */
+    bool sets;
 };
 
 static void writer_free(bl_blt_writer *w) {
@@ -45,8 +56,13 @@ static void writer_free(bl_blt_writer *w) {
     free(w->index.data);
     free(w->raw.data);
     free(w->stored.data);
-    free(w->bitmap.data);
-    free(w->ids.data);
+    bl_blt_packed_free(&w->packed);
+    for (int l = 0; w->layers != NULL && l < w->info.n_layers; l++) {
+        free(w->layers[l].low.data);
+        free(w->layers[l].high.data);
+    }
+    free(w->layers);
+    free(w->cuts);
     ZSTD_freeCCtx(w->zstd);
     bl_trace_info_free(&w->info);
     free(w->path);
@@ -106,6 +122,10 @@ bl_status bl_blt_create(const char *path, const bl_trace_info *info, bool live,
     w->path = strdup(path);
     w->zstd = ZSTD_createCCtx();
     bl_status st = bl_trace_info_copy(info, &w->info, err);
+    if (st == BL_OK)
+        st = BL_CALLOC(w->layers, w->info.n_layers, err);
+    if (st == BL_OK)
+        st = BL_CALLOC(w->cuts, 2 * w->info.n_layers + 2, err);
     if (st == BL_OK && (w->path == NULL || w->zstd == NULL))
         st = bl_fail(err, BL_ERR_NOMEM, "out of memory");
     if (st == BL_OK)
@@ -147,16 +167,37 @@ static bl_status index_chunk(bl_blt_writer *w, const bl_blt_frame *frame, bl_err
     return BL_OK;
 }
 
+/* One zstd frame of raw[0 .. raw->used), whose blocks end at the ascending cuts[n_cuts], too. */
+static bl_status compress(bl_blt_writer *w, const bl_bytes *raw, const size_t *cuts, size_t n_cuts,
+                          ZSTD_outBuffer *out, bl_error *err) {
+    size_t n = ZSTD_CCtx_reset(w->zstd, ZSTD_reset_session_only);
+    if (!ZSTD_isError(n))
+        n = ZSTD_CCtx_setPledgedSrcSize(w->zstd, raw->used);
+    for (size_t i = 0, from = 0; i <= n_cuts && !ZSTD_isError(n); i++) {
+        const size_t to = i < n_cuts ? cuts[i] : raw->used;
+        ZSTD_inBuffer in = {raw->data + from, to - from, 0};
+        const ZSTD_EndDirective how = i < n_cuts ? ZSTD_e_flush : ZSTD_e_end;
+        do {
+            n = ZSTD_compressStream2(w->zstd, out, &in, how);
+        } while (n > 0 && !ZSTD_isError(n) && out->pos < out->size);
+        from = to;
+    }
+    if (ZSTD_isError(n) || n > 0)
+        return bl_fail(err, BL_ERR_INTERNAL, "zstd: %s",
+                       n > 0 && !ZSTD_isError(n) ? "a bound too small" : ZSTD_getErrorName(n));
+    return BL_OK;
+}
+
 /* Compress `raw`, frame it and write it; `frame` comes with kind, flags, items and steps filled. */
 static bl_status put_chunk(bl_blt_writer *w, bl_blt_frame frame, const bl_bytes *raw,
-                           bl_error *err) {
-    const size_t bound = ZSTD_compressBound(raw->used);
+                           const size_t *cuts, size_t n_cuts, bl_error *err) {
+    const size_t bound = ZSTD_compressBound(raw->used) + n_cuts * CUT_BYTES;
     w->stored.used = 0;
     BL_TRY(bl_bytes_reserve(&w->stored, BL_BLT_FRAME_BYTES + bound, err));
     unsigned char *stored = w->stored.data + BL_BLT_FRAME_BYTES;
-    const size_t n = ZSTD_compress2(w->zstd, stored, bound, raw->data, raw->used);
-    if (ZSTD_isError(n))
-        return bl_fail(err, BL_ERR_INTERNAL, "zstd: %s", ZSTD_getErrorName(n));
+    ZSTD_outBuffer out = {stored, bound, 0};
+    BL_TRY(compress(w, raw, cuts, n_cuts, &out, err));
+    const size_t n = out.pos;
     frame.number = w->n_chunks;
     frame.stored_bytes = n;
     frame.raw_bytes = raw->used;
@@ -169,18 +210,42 @@ static bl_status put_chunk(bl_blt_writer *w, bl_blt_frame frame, const bl_bytes 
     return BL_OK;
 }
 
+/* End a block where the next byte goes, if the block is worth its own statistics. */
+static void cut_here(bl_blt_writer *w, size_t *n_cuts) {
+    const size_t last = *n_cuts > 0 ? w->cuts[*n_cuts - 1] : 0;
+    if (w->raw.used - last >= BLOCK_BYTES)
+        w->cuts[(*n_cuts)++] = w->raw.used;
+}
+
+/* Ids of the layers, one after another, each a block of its own. */
+static bl_status string_ids(bl_blt_writer *w, bool high, size_t *n_cuts, bl_error *err) {
+    cut_here(w, n_cuts);
+    for (int l = 0; l < w->info.n_layers; l++) {
+        bl_bytes *ids = high ? &w->layers[l].high : &w->layers[l].low;
+        BL_TRY(bl_bytes_add(&w->raw, ids->data, ids->used, err));
+        ids->used = 0;
+        cut_here(w, n_cuts);
+    }
+    return BL_OK;
+}
+
 static bl_status flush_columns(bl_blt_writer *w, bool step_goes_on, bl_error *err) {
     if (w->n_records == 0)
         return BL_OK;
+    size_t n_cuts = 0;
     w->raw.used = 0;
-    for (int c = 0; c < BL_N_COLS; c++)
-        BL_TRY(bl_bytes_add(&w->raw, w->column[c].data, w->column[c].used, err));
+    for (int c = 0; c < BL_N_COLS; c++) {
+        if (c == BL_COL_IDS || c == BL_COL_IDS_HIGH)
+            BL_TRY(string_ids(w, c == BL_COL_IDS_HIGH, &n_cuts, err));
+        else
+            BL_TRY(bl_bytes_add(&w->raw, w->column[c].data, w->column[c].used, err));
+    }
     const bl_blt_frame frame = {.kind = BL_BLT_RECS,
                                 .flags = step_goes_on ? BL_BLT_STEP_GOES_ON : 0,
                                 .items = w->n_records,
                                 .first_step = w->first_step,
                                 .last_step = w->last_step};
-    BL_TRY(put_chunk(w, frame, &w->raw, err));
+    BL_TRY(put_chunk(w, frame, &w->raw, w->cuts, n_cuts, err));
     for (int c = 0; c < BL_N_COLS; c++)
         w->column[c].used = 0;
     w->n_records = 0;
@@ -231,82 +296,10 @@ bl_status bl_blt_write_map(bl_blt_writer *w, const bl_layer_placement *map, bl_e
         BL_TRY(bl_bytes_add_le(raw, (uint32_t)map->begin[rank], 4, err));
     for (int slot = 0; slot < n_slots; slot++)
         BL_TRY(bl_bytes_add_le(raw, (uint32_t)map->expert[slot], 4, err));
-    return put_chunk(w, (bl_blt_frame){.kind = BL_BLT_MAPS, .items = 1}, raw, err);
+    return put_chunk(w, (bl_blt_frame){.kind = BL_BLT_MAPS, .items = 1}, raw, NULL, 0, err);
 }
 
 /* ---- records ------------------------------------------------------------------------------- */
-
-/* A router's top-k are distinct. k is small, so comparing all pairs beats any table. */
-static bool row_is_distinct(const int32_t *row, int k, int32_t *twice) {
-    for (int a = 0; a + 1 < k; a++) {
-        for (int b = a + 1; b < k; b++) {
-            if (row[a] == row[b] && row[a] != BL_EMPTY_SLOT) {
-                *twice = row[a];
-                return false;
-            }
-        }
-    }
-    return true;
-}
-
-static bool row_is_no_data(const int32_t *row, int k) {
-    if (k < 2)
-        return false;
-    for (int j = 1; j < k; j++) {
-        if (row[j] != row[0])
-            return false;
-    }
-    return true;
-}
-
-static bl_status check_row(const bl_record *r, const int32_t *row, bl_error *err) {
-    const char *kind = r->flags & BL_RECORD_PHYSICAL ? "slot" : "logical expert";
-    for (int j = 0; j < r->k; j++) {
-        if (row[j] < BL_EMPTY_SLOT || row[j] >= r->n_ids)
-            return bl_fail_at(err, BL_ERR_RANGE, bl_at_layer(NULL, r->layer),
-                              "id %d is not a %s below %d", row[j], kind, r->n_ids);
-    }
-    int32_t twice;
-    if (!row_is_distinct(row, r->k, &twice))
-        return bl_fail_at(err, BL_ERR_RANGE, bl_at_layer(NULL, r->layer),
-                          "a token picked %s %d twice", kind, twice);
-    return BL_OK;
-}
-
-/* Ids of rows [first, first + n) into w->ids and w->bitmap; nothing of the record is kept on error.
- */
-static bl_status pack_ids(bl_blt_writer *w, const bl_record *r, size_t first, size_t n,
-                          uint64_t *n_empty, bl_error *err) {
-    const int width = bl_blt_id_width(r->n_ids);
-    const size_t k = (size_t)r->k, slots = n * k, bitmap_bytes = (slots + 7) / 8;
-    w->ids.used = w->bitmap.used = 0;
-    BL_TRY(bl_bytes_reserve(&w->ids, slots * (size_t)width, err));
-    BL_TRY(bl_bytes_reserve(&w->bitmap, bitmap_bytes, err));
-    if (bitmap_bytes > 0)
-        memset(w->bitmap.data, 0, bitmap_bytes);
-    uint64_t empty = 0;
-    unsigned char *at = w->ids.data;
-    for (size_t i = 0; i < n; i++) {
-        const int32_t *row = r->ids + (first + i) * k;
-        const bool no_data = row_is_no_data(row, r->k);
-        if (!no_data || row[0] < BL_EMPTY_SLOT || row[0] >= r->n_ids)
-            BL_TRY(check_row(r, row, err));
-        for (size_t j = 0; j < k; j++) {
-            if (no_data || row[j] == BL_EMPTY_SLOT) {
-                const size_t slot = i * k + j;
-                w->bitmap.data[slot / 8] |= (unsigned char)(1u << (slot % 8));
-                empty++;
-            } else {
-                bl_put_le(at, (uint32_t)row[j], width);
-                at += width;
-            }
-        }
-    }
-    w->ids.used = (size_t)(at - w->ids.data);
-    w->bitmap.used = empty > 0 ? bitmap_bytes : 0;
-    *n_empty = empty;
-    return BL_OK;
-}
 
 static bl_status check_record(const bl_blt_writer *w, const bl_record *r, bl_error *err) {
     const bl_where at = bl_at_layer(NULL, r->layer);
@@ -361,10 +354,10 @@ static bl_status add_metadata(bl_blt_writer *w, const bl_record *r, unsigned for
     return BL_OK;
 }
 
-static bl_status add_body(bl_blt_writer *w, bl_blt_column column, const void *data, size_t bytes,
+static bl_status add_body(bl_blt_writer *w, bl_blt_column column, const bl_bytes *body,
                           bl_error *err) {
-    w->raw_bytes += bytes;
-    return bl_bytes_add(&w->column[column], data, bytes, err);
+    w->raw_bytes += body->used;
+    return bl_bytes_add(&w->column[column], body->data, body->used, err);
 }
 
 static bl_status add_numbers(bl_blt_writer *w, bl_blt_column column, const uint64_t *values,
@@ -376,33 +369,30 @@ static bl_status add_numbers(bl_blt_writer *w, bl_blt_column column, const uint6
     return BL_OK;
 }
 
-static bl_status add_weights(bl_blt_writer *w, const uint16_t *weights, size_t n, bl_error *err) {
-    BL_TRY(bl_bytes_reserve(&w->column[BL_COL_WEIGHTS], n * 2, err));
-    for (size_t i = 0; i < n; i++)
-        BL_TRY(bl_bytes_add_le(&w->column[BL_COL_WEIGHTS], weights[i], 2, err));
-    w->raw_bytes += n * 2;
-    return BL_OK;
+/* Ids go to the buffers of their layer (blt.h says why). */
+static bl_status add_ids(bl_blt_writer *w, const bl_record *r, const bl_blt_packed *packed,
+                         bl_error *err) {
+    layer_ids *layer = &w->layers[bl_trace_layer_index(&w->info, r->layer)];
+    w->raw_bytes += packed->low.used + packed->high.used;
+    BL_TRY(bl_bytes_add(&layer->low, packed->low.data, packed->low.used, err));
+    return bl_bytes_add(&layer->high, packed->high.data, packed->high.used, err);
 }
 
 /* Rows [first, first + n) of a record; counts go in whole. */
 static bl_status add_part(bl_blt_writer *w, const bl_record *r, size_t first, size_t n,
-                          bl_error *err) {
-    uint64_t n_empty = r->n_empty;
-    unsigned form = 0;
+                          uint64_t n_empty, bl_error *err) {
+    unsigned form = w->sets && r->counts == NULL ? BL_RECORD_SETS : 0;
     if (r->counts != NULL) {
-        form = BL_BLT_HAS_COUNTS;
+        form |= BL_BLT_HAS_COUNTS;
         BL_TRY(add_numbers(w, BL_COL_COUNTS, r->counts, (size_t)r->n_ids, err));
     } else {
-        BL_TRY(pack_ids(w, r, first, n, &n_empty, err));
-        BL_TRY(add_body(w, BL_COL_EMPTIES, w->bitmap.data, w->bitmap.used, err));
-        BL_TRY(add_body(w, BL_COL_IDS, w->ids.data, w->ids.used, err));
-        if (n_empty > 0)
-            form |= BL_BLT_HAS_EMPTIES;
-        if (r->weights != NULL) {
-            form |= BL_BLT_HAS_WEIGHTS;
-            const size_t k = (size_t)r->k;
-            BL_TRY(add_weights(w, r->weights + first * k, n * k, err));
-        }
+        bl_blt_packed *packed = &w->packed;
+        const bool sets = (r->flags & BL_RECORD_SETS) != 0 || w->sets;
+        BL_TRY(bl_blt_pack_rows(packed, r, first, n, n_empty, sets, err));
+        BL_TRY(add_body(w, BL_COL_EMPTIES, &packed->bitmap, err));
+        BL_TRY(add_ids(w, r, packed, err));
+        BL_TRY(add_body(w, BL_COL_WEIGHTS, &packed->weights, err));
+        form |= packed->form;
     }
     if (r->stage_ns != NULL) {
         form |= BL_BLT_HAS_STAGES;
@@ -431,29 +421,23 @@ static bl_status make_room(bl_blt_writer *w, const bl_record *r, bl_error *err) 
     return BL_OK;
 }
 
-/* All ids are checked before the first part is added, so that a refused record leaves no trace. */
-static bl_status check_ids(const bl_record *r, bl_error *err) {
-    for (size_t i = 0; i < r->n_tokens; i++) {
-        const int32_t *row = r->ids + i * (size_t)r->k;
-        if (!row_is_no_data(row, r->k) || row[0] < BL_EMPTY_SLOT || row[0] >= r->n_ids)
-            BL_TRY(check_row(r, row, err));
-    }
-    return BL_OK;
-}
-
+/* All rows are checked before the first part is added, so that a refused record leaves no trace. */
 static bl_status write_parts(bl_blt_writer *w, bl_record r, bl_error *err) {
     if (r.counts != NULL) {
         BL_TRY(make_room(w, &r, err));
-        return add_part(w, &r, 0, 0, err);
+        return add_part(w, &r, 0, 0, r.n_empty, err);
     }
     const size_t max_rows = BL_BLT_RECORD_IDS / (size_t)r.k;
-    if (r.n_tokens > max_rows)
-        BL_TRY(check_ids(&r, err));
+    uint64_t n_empty = 0;
+    BL_TRY(bl_blt_check_rows(&r, 0, (size_t)r.n_tokens, &n_empty, err));
+    const bool split = r.n_tokens > max_rows;
     size_t first = 0;
     do {
         const size_t left = (size_t)r.n_tokens - first, n = left < max_rows ? left : max_rows;
+        if (split)
+            BL_TRY(bl_blt_check_rows(&r, first, n, &n_empty, err));
         BL_TRY(make_room(w, &r, err));
-        BL_TRY(add_part(w, &r, first, n, err));
+        BL_TRY(add_part(w, &r, first, n, n_empty, err));
         first += n;
         r.stage_ns = NULL; /* times and losses belong to the record once */
         r.dropped = 0;
@@ -467,6 +451,10 @@ bl_status bl_blt_write(bl_blt_writer *w, const bl_record *record, bl_error *err)
     if (st == BL_ERR_NOMEM) /* the columns may disagree now */
         w->broken = true;
     return st;
+}
+
+void bl_blt_as_sets(bl_blt_writer *w, bool sets) {
+    w->sets = sets;
 }
 
 void bl_blt_add_dropped(bl_blt_writer *w, uint64_t n) {
@@ -483,7 +471,7 @@ static bl_status put_index(bl_blt_writer *w, bl_error *err) {
     const bl_blt_frame frame = {.kind = BL_BLT_INDX, .items = w->n_chunks};
     BL_TRY(bl_bytes_add_le(&w->index, w->total_records, 8, err));
     BL_TRY(bl_bytes_add_le(&w->index, w->total_dropped, 8, err));
-    BL_TRY(put_chunk(w, frame, &w->index, err));
+    BL_TRY(put_chunk(w, frame, &w->index, NULL, 0, err));
     return put(w, footer, sizeof footer, err);
 }
 

@@ -46,7 +46,8 @@ enum {
     BL_RECORD_DUMMY = 1 << 0, /* made-up tokens: never load */
     BL_RECORD_COMPOSED =
         1 << 1, /* the step was put together by an importer, not seen by an engine */
-    BL_RECORD_PHYSICAL = 1 << 2 /* ids are slots of the layer's map of `epoch`; else experts */
+    BL_RECORD_PHYSICAL = 1 << 2, /* ids are slots of the layer's map of `epoch`; else experts */
+    BL_RECORD_SETS = 1 << 3      /* the order within a row is not the router's: it was not kept */
 };
 
 #define BL_MAX_EXPERTS 65536

@@ -1,7 +1,7 @@
 /* Trace files from anywhere: opening and reading end in records within their bounds or in one clear
  * message. The bytes are read twice: as a whole file, and, since checksums stop almost every change of
- * one, as the content of a chunk in a file whose checksums are right: byte 0 is the kind, bytes 1 and 2
- * the number of items. */
+ * one, as the content of a chunk in a file whose checksums are right: bit 0 of byte 0 is the kind, bit 1
+ * the format's version, bytes 1 and 2 the number of items. */
 #include "core/hash.h"
 #include "tracer/blt.h"
 #include "tracer/blt_format.h"
@@ -62,12 +62,12 @@ static void read_file(void *bytes, size_t size) { /* fmemopen wants a buffer it 
     bl_blt_reader_free(reader);
 }
 
-static size_t put_header(unsigned char *out) {
+static size_t put_header(unsigned char *out, unsigned version) {
     static const char text[] = "{\"model\":{\"name\":\"toy\",\"layers\":[1,2],\"experts\":4,"
                                "\"top_k\":2},\"source\":\"fuzz\",\"ranks\":0,\"present\":[]}";
     const size_t n = sizeof text - 1;
     memcpy(out, BL_BLT_MAGIC, 8);
-    bl_put_le(out + 8, BL_BLT_VERSION, 4);
+    bl_put_le(out + 8, version, 4);
     bl_put_le(out + 12, n, 4);
     memcpy(out + 16, text, n);
     bl_put_le(out + 16 + n, bl_hash64(out, 16 + n), 8);
@@ -81,7 +81,7 @@ static void read_as_chunk(const uint8_t *data, size_t size) {
     unsigned char *file = malloc(1024 + bound);
     if (file == NULL)
         return;
-    const size_t at = put_header(file);
+    const size_t at = put_header(file, data[0] & 2 ? 2 : 1);
     unsigned char *stored = file + at + BL_BLT_FRAME_BYTES;
     const size_t n = ZSTD_compress(stored, bound, data + 3, size - 3, 1);
     const bl_blt_frame frame = {.kind = data[0] % 2 ? BL_BLT_MAPS : BL_BLT_RECS,
