@@ -389,6 +389,7 @@ bl_status bl_exact(const bl_problem *problem, double known, double bound,
     BL_TRY_GOTO(st, build(&m, problem, known, bound, err), done);
     BL_TRY_GOTO(st, BL_CALLOC(x, m.milp.n_columns, err), done);
     BL_TRY_GOTO(st, bl_milp_solve(&m.milp, limits, x, &result, err), done);
+    out->nodes = result.nodes;
     if (result.outcome == BL_MILP_OPTIMAL || result.outcome == BL_MILP_FEASIBLE)
         BL_TRY_GOTO(st, accept(&m, x, known, placement, &out->improved, err), done);
     out->proven = result.outcome == BL_MILP_INFEASIBLE ||

@@ -35,6 +35,7 @@
 typedef struct bl_exact_result {
     bool proven;   /* nothing beats what is returned (or, when not improved, what was known) */
     bool improved; /* `placement` was replaced */
+    int nodes;     /* of the tree */
     double bound;  /* of the score, in max/mean: what was given, or higher */
 } bl_exact_result;
 

@@ -116,8 +116,8 @@ static void propose(folding *f, bl_rng *rng, double temperature) {
 }
 
 static bl_status anneal(folding *f, int64_t proposals, bl_rng *rng, bl_error *err) {
-    BL_TRY(bl_replicate(f->load, f->n_experts, f->n_slots, NULL, f->most_copies, f->copies, NULL, NULL,
-                        err));
+    BL_TRY(bl_replicate(f->load, f->n_experts, f->n_slots, NULL, f->most_copies, f->copies, NULL,
+                        NULL, err));
     list_copies(f);
     double peak;
     f->cost = fold(f, f->copy, &peak);

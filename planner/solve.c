@@ -3,7 +3,6 @@
 #include "core/mem.h"
 #include "planner/align.h"
 #include "planner/anchor.h"
-#include "planner/exact.h"
 #include "planner/flow_search.h"
 #include "planner/greedy.h"
 #include "planner/hierarchical.h"
@@ -11,6 +10,7 @@
 #include "planner/robust.h"
 #include "planner/search.h"
 #include "planner/shares.h"
+#include "planner/solve_milp.h"
 #include "planner/timed.h"
 #include "planner/timed_solve.h"
 
@@ -98,15 +98,26 @@ static bl_status first_placement(const bl_problem *problem, const bl_solve_optio
     return st;
 }
 
+static bl_status note_score(const bl_problem *problem, const bl_layer_placement *placement,
+                            double *out, bl_error *err) {
+    bl_score score;
+    BL_TRY(bl_evaluate(problem, placement, &score, err));
+    *out = score.max_over_mean;
+    return BL_OK;
+}
+
 /* As if there were no current placement; then laid over it. */
 static bl_status search_afresh(const bl_problem *problem, const bl_solve_options *options,
-                               const bl_solution *solution, bl_layer_placement *out,
-                               bl_error *err) {
+                               bl_solution *solution, bl_layer_placement *out, bl_error *err) {
     bl_problem fresh = *problem;
     fresh.current = NULL;
     bl_layer_placement made = {0};
     BL_TRY(first_placement(&fresh, options, solution, &made, err));
-    bl_status st = search_from(&fresh, options, solution, &made, err);
+    bl_status st = BL_OK;
+    if (problem->current == NULL)
+        st = note_score(&fresh, &made, &solution->phases.start, err);
+    if (st >= 0)
+        st = search_from(&fresh, options, solution, &made, err);
     if (st >= 0 && problem->current != NULL) {
         const bl_status aligned = bl_align(problem, &made, err);
         st = aligned < 0 ? aligned : st;
@@ -164,6 +175,7 @@ static bl_status search_anchored(const bl_problem *problem, const bl_solve_optio
                                  bl_solution *solution, bl_error *err) {
     bl_layer_placement *placement = &solution->placement;
     BL_TRY(bl_anchor_start(problem, placement, err));
+    BL_TRY(note_score(problem, placement, &solution->phases.start, err));
     const bl_status st = search_from(problem, options, solution, placement, err);
     return st == BL_OK && problem->max_moves < 0 ? try_afresh(problem, options, solution, err) : st;
 }
@@ -186,99 +198,19 @@ static bl_status keep_or_change(const bl_problem *problem, bl_solution *solution
     return bl_align_slots(problem, placement, err);
 }
 
-/* ---- exact -------------------------------------------------------------------------------- */
-
-/* Small enough that a bounded tree often closes it, in a second at the most. Every scenario adds
- * rows to each node's LP and loosens the bound, so binaries count once for each. */
-#define AUTO_EXPERTS 32
-#define AUTO_BINARIES 1000
-#define AUTO_NODES 2000
-/* A net under the node limit, too far down to matter on any machine. */
-#define AUTO_SECONDS 30.0
-/* Beyond this the model alone takes gigabytes and nothing comes of it. */
-#define EXACT_BINARIES 20000
-#define EXACT_SECONDS 60.0
-
-static bool is_exact_wanted(const bl_problem *problem, const bl_solve_options *options,
-                            double score, double bound) {
-    if (options->algorithm == BL_ALG_EXACT)
-        return score > bound * (1.0 + BL_EXACT_GAIN);
-    return options->algorithm == BL_ALG_AUTO && problem->rule == BL_RULE_EVEN &&
-           problem->tail <= 0.0 && bl_milp_solver() != NULL && problem->n_experts <= AUTO_EXPERTS &&
-           bl_exact_size(problem) * problem->n_scenarios <= AUTO_BINARIES &&
-           score > bound * (1.0 + BL_SEARCH_CLOSE);
-}
-
-static bl_status check_exact(const bl_problem *problem, bl_error *err) {
-    if (problem->rule != BL_RULE_EVEN)
-        return bl_fail_at(err, BL_ERR_UNSUPPORTED, bl_at_layer(NULL, problem->layer),
-                          "exact plans are made for the split rule 'even' only, not for '%s'; plan "
-                          "with --algorithm search",
-                          bl_rule_names[problem->rule]);
-    const int64_t size = bl_exact_size(problem);
-    if (size > EXACT_BINARIES)
-        return bl_fail_at(
-            err, BL_ERR_UNSUPPORTED, bl_at_layer(NULL, problem->layer),
-            "%d experts on %d ranks are too many for an exact plan (%lld binaries, at "
-            "most %d); plan with --algorithm search, which proves its gap as well",
-            problem->n_experts, problem->n_ranks, (long long)size, EXACT_BINARIES);
-    return BL_OK;
-}
-
-/* Ask GLPK for something better than the search's placement. Its answer is laid over the current
- * placement and taken only within the move limit. */
-static bl_status improve_exactly(const bl_problem *problem, const bl_solve_options *options,
-                                 double score, bl_solution *solution, bl_error *err) {
-    const bool is_auto = options->algorithm == BL_ALG_AUTO;
-    const double seconds = options->time_s > 0.0 ? options->time_s : EXACT_SECONDS;
-    const bl_milp_limits limits = {.max_nodes = is_auto ? AUTO_NODES : 0,
-                                   .time_s = is_auto ? AUTO_SECONDS : seconds};
-    bl_layer_placement found;
-    bl_exact_result exact;
-    BL_TRY(bl_layer_placement_copy(&solution->placement, &found, err));
-    bl_status st =
-        bl_exact(problem, score, solution->bound.max_over_mean, &limits, &found, &exact, err);
-    if (st >= 0 && exact.improved && problem->current != NULL)
-        st = bl_align(problem, &found, err);
-    if (st < 0) {
-        bl_layer_placement_free(&found);
-        return st;
-    }
-    const bool allowed = problem->current == NULL || problem->max_moves < 0 ||
-                         bl_layer_moves(problem->current, &found) <= problem->max_moves;
-    solution->improved_by_milp = exact.improved && allowed;
-    solution->proven_by_milp = exact.proven && (!exact.improved || allowed);
-    if (exact.bound > solution->bound.max_over_mean)
-        solution->bound = (bl_bound){exact.bound, "exact"};
-    if (!solution->improved_by_milp) {
-        bl_layer_placement_free(&found);
-    } else {
-        bl_layer_placement_free(&solution->placement);
-        solution->placement = found;
-    }
-    if (solution->proven_by_milp) {
-        bl_score best;
-        BL_TRY(bl_evaluate(problem, &solution->placement, &best, err));
-        solution->bound = (bl_bound){best.max_over_mean, "exact"};
-    }
-    return exact.proven || is_auto ? BL_OK : BL_LIMIT;
-}
-
 /* ---- all together ------------------------------------------------------------------------- */
 
 static bl_status search_and_prove(const bl_problem *problem, const bl_solve_options *options,
                                   bl_solution *solution, bl_error *err) {
     if (options->algorithm == BL_ALG_EXACT)
-        BL_TRY(check_exact(problem, err));
+        BL_TRY(bl_solve_check_exact(problem, err));
     bl_status st = problem->current != NULL
                        ? search_anchored(problem, options, solution, err)
                        : search_afresh(problem, options, solution, &solution->placement, err);
     BL_TRY(st);
-    bl_score score;
-    BL_TRY(bl_evaluate(problem, &solution->placement, &score, err));
-    if (st == BL_OK &&
-        is_exact_wanted(problem, options, score.max_over_mean, solution->bound.max_over_mean)) {
-        st = improve_exactly(problem, options, score.max_over_mean, solution, err);
+    BL_TRY(note_score(problem, &solution->placement, &solution->phases.searched, err));
+    if (st == BL_OK) {
+        st = bl_solve_by_milp(problem, options, move_price(problem), solution, err);
         BL_TRY(st);
     }
     if (problem->current != NULL)

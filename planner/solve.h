@@ -10,7 +10,8 @@
  *                        included. At the end what was in force stays unless the score falls by more
  *                        than min_gain.
  *     none               greedy (pairs.h for two slots per rank), then local search
- *     small, gap open    GLPK is asked for something better, or the proof that there is nothing
+ *     gap open           GLPK is asked for something better: over pairs of ranks, and over the whole of
+ *                        small layers, or for the proof that there is nothing (solve_milp.h)
  *
  * For time the same is done by timed_solve.h. Every result is scored by evaluate.h, whoever made it. Under BL_RULE_FRACTIONS placements are
  * searched under the even split and their shares levelled afterwards.
@@ -20,11 +21,13 @@
 
 #include "planner/bounds.h"
 #include "planner/evaluate.h"
+#include "planner/neighbour.h"
 
 /* Greedy and contiguous look at no current placement, except for a layer without load. */
 typedef enum bl_algorithm {
-    /* Search; then exact for up to 32 experts and about a thousand binaries. Its tree is limited in
-     * nodes, so that the result does not hang on the machine's speed. */
+    /* Search; then, where it stops short of the bound, pairs of ranks, and exact for up to 32 experts
+     * and about a thousand binaries. Trees are limited in nodes, so that the result does not hang on
+     * the machine's speed. */
     BL_ALG_AUTO,
     BL_ALG_SEARCH,
     /* GLPK until proven or out of time, even split, up to 20000 binaries; needs a program that is
@@ -45,6 +48,15 @@ typedef struct bl_layer_time {
         *kind; /* of the bound: "mean", "active", "slot"; static storage, NULL without time */
 } bl_layer_time;
 
+/* How a searched placement came about, in max/mean; 0 where a phase did not run. */
+typedef struct bl_solve_phases {
+    double start;              /* greedy, pairs, or the placement in force made servable */
+    double searched;           /* after local search */
+    bl_neighbour_result pairs; /* what GLPK was asked about pairs of ranks */
+    double after_pairs;
+    int exact_nodes; /* of the tree over the whole layer; 0: not asked */
+} bl_solve_phases;
+
 typedef struct bl_solution {
     bl_layer_placement placement; /* owned by the solution */
     double *share;                /* [n_slots] under BL_RULE_FRACTIONS, else NULL; owned */
@@ -56,6 +68,7 @@ typedef struct bl_solution {
     bool kept_current;     /* the current placement was good enough */
     bool proven_by_milp;   /* GLPK closed what search and bounds had left open */
     bool improved_by_milp; /* GLPK found a better placement than the search */
+    bl_solve_phases phases;
 } bl_solution;
 
 typedef struct bl_solve_options {
