@@ -1,6 +1,7 @@
 /*
  * ballast run: serve a model on several ranks.
  */
+#include "cli/run_join.h"
 #include "cli/run_mover.h"
 #include "cli/run_output.h"
 #include "cli/verbs.h"
@@ -29,6 +30,7 @@ typedef struct run_options {
         *journal;
     double temperature, top_p;
     int transport;
+    double silence_s;
     bool keep_prefixes, json, automatic;
 } run_options;
 
@@ -41,8 +43,7 @@ static const bl_opt OPTIONS[] = {
      .metavar = "N",
      .min = 1,
      .max = BL_LAUNCH_MAX_RANKS,
-     .help = "number of ranks",
-     .required = true},
+     .help = "number of ranks; left out by those that mpirun or torchrun started"},
     {.name = "model",
      .type = BL_OPT_STRING,
      AT(model),
@@ -185,11 +186,19 @@ static const bl_opt OPTIONS[] = {
      AT(transport),
      .choices = TRANSPORTS,
      .help = "ranks as processes (ucx) or as threads (local)"},
+    {.name = "silence",
+     .type = BL_OPT_DURATION,
+     AT(silence_s),
+     .metavar = "SECONDS",
+     .min = 0,
+     .max = 1e6,
+     .help = "a rank unheard of for this long, stopped or cut off, is lost; 0: never"},
     {.name = "json", .type = BL_OPT_FLAG, AT(json), .help = "one JSON object with all figures"},
     {0}};
 
 static void set_defaults(void *options) {
     run_options *o = options;
+    o->silence_s = BL_TRANSPORT_SILENCE_S;
     o->slots = -1;
     o->move_bytes = (int64_t)4 << 20;
     o->max_tokens = 64;
@@ -363,18 +372,30 @@ static bl_status check_options(const run_options *o, bl_error *err) {
 
 static bl_status make_job(const run_options *o, bl_run_job *job, bl_error *err) {
     job->model_dir = o->model;
-    job->n_ranks = (int)o->n_ranks;
     job->n_spares = (int)o->spares;
     job->socket = o->socket;
     job->move_bytes = o->move_bytes;
     job->journal = o->journal;
     job->window_steps = (int)o->window;
     job->deadline_s = DEADLINE_S;
+    job->silence_s = o->silence_s;
     BL_TRY(check_options(o, err));
     BL_TRY(load_config(job, err));
     BL_TRY(place_experts(o, job, err));
     BL_TRY(resume(o, job, err));
     return o->prompts != NULL ? load_prompts(o, job, err) : load_tokens(o, job, err);
+}
+
+/* -n ranks, or those of which a launcher made this process one. */
+static bl_status find_ranks(const run_options *o, bl_run_join *join, int *n_ranks, bl_error *err) {
+    *join = (bl_run_join){.found = false};
+    if (o->transport == TRANSPORT_UCX)
+        BL_TRY(bl_run_join_find((int)o->n_ranks, join, err));
+    *n_ranks = join->found ? join->options.n_ranks : (int)o->n_ranks;
+    if (*n_ranks == 0)
+        return bl_fail(err, BL_ERR_USAGE,
+                       "run needs -n N, or to be started by torchrun, mpirun or mpiexec");
+    return BL_OK;
 }
 
 /* ---- ranks as threads ---------------------------------------------------------------------- */
@@ -444,18 +465,19 @@ static bl_status run_threads(const bl_run_job *job, bl_run_report *reports, bl_e
 
 typedef struct rank_process {
     const bl_seat *seat;
-    double deadline_s;
+    double deadline_s, silence_s;
 } rank_process;
 
 static bl_status connect_process(void *user, bl_transport **out, bl_error *err) {
     const rank_process *process = user;
-    const bl_ucx_options options = bl_seat_ucx_options(process->seat, process->deadline_s);
+    bl_ucx_options options = bl_seat_ucx_options(process->seat, process->deadline_s);
+    options.silence_s = process->silence_s;
     return bl_transport_ucx_open(&options, out, err);
 }
 
 static bl_status process_main(const bl_seat *seat, void *user, bl_error *err) {
     const bl_run_job *job = user;
-    rank_process process = {seat, job->deadline_s};
+    rank_process process = {seat, job->deadline_s, job->silence_s};
     bl_run_report report;
     unsigned char *data;
     size_t bytes;
@@ -549,8 +571,12 @@ typedef struct recording {
 
 /* Run the ranks, and the recorder beside them. When it fails while they serve, they serve on, and
  * `trace` says it. */
-static bl_status run_ranks(const run_options *o, bl_run_job *job, bl_run_report *reports,
-                           recording *trace, bl_error *err) {
+static bl_status run_ranks(const run_options *o, bl_run_job *job, bl_run_join *join,
+                           bl_run_report *reports, recording *trace, bl_error *err) {
+    if (join->found && (o->record != NULL || o->automatic))
+        return bl_fail(err, BL_ERR_UNSUPPORTED, "--record and --auto are for ranks that -n starts");
+    if (join->found)
+        return bl_run_join_run(job, join, reports, err);
     if (o->record != NULL)
         BL_TRY(bl_run_recorder_open(o->record, job->n_ranks, &job->recorder, err));
     if (o->automatic)
@@ -573,15 +599,18 @@ static bl_status run(void *options, int n_args, char **args, bl_error *err) {
     bl_run_job job = {0};
     bl_run_report *reports = NULL;
     recording trace = {.error = BL_ERROR_INIT};
+    bl_run_join join;
     (void)n_args, (void)args;
     bl_interrupts_install(); /* the ranks stop, and the recording is closed */
+    BL_TRY(find_ranks(o, &join, &job.n_ranks, err));
     bl_status st = make_job(o, &job, err);
     if (st >= 0)
         st = BL_CALLOC(reports, job.n_ranks, err);
     if (st >= 0)
-        st = run_ranks(o, &job, reports, &trace, err);
+        st = run_ranks(o, &job, &join, reports, &trace, err);
     const bool lost_trace = st >= 0 && trace.status < 0;
-    if (st >= 0 && !(lost_trace && o->json)) /* of JSON there is one object: the error */
+    const bool prints = !join.found || join.options.rank == 0;
+    if (st >= 0 && prints && !(lost_trace && o->json)) /* of JSON there is one object: the error */
         st = write_results(o, &job, reports, &trace.totals, err);
     if (st >= 0 && lost_trace) {
         *err = trace.error;
@@ -604,7 +633,11 @@ const bl_verb bl_verb_run = {
         "continued byte by byte; request i is served by rank i mod N. The result "
         "does not depend on the plan, the number of ranks or the batch, bit for bit.\n\n"
         "Prints the continuations in the order of the prompts, separated by lines that hold "
-        "only ---. Ctrl-C stops at the end of the step and prints what there is.",
+        "only ---. Ctrl-C stops at the end of the step and prints what there is.\n\n"
+        "-n starts the ranks on this host. Started by torchrun, mpirun or mpiexec instead, on any "
+        "number of hosts, each process is one rank and rank 0 prints; BALLAST_RENDEZVOUS=HOST:PORT "
+        "says where they meet, where the launcher does not. A rank that dies, is stopped or cut "
+        "off is named by the others, within --silence at the latest.",
     .options = OPTIONS,
     .options_bytes = sizeof(run_options),
     .set_defaults = set_defaults,

@@ -187,6 +187,8 @@ bl_status bl_run_rank(const bl_run_job *job, int self, bl_run_connect_fn *connec
         st = connect(user, &rank.transport, err);
     if (st >= 0)
         st = run(&rank, err);
+    if (st >= 0 && job->collect != NULL)
+        st = job->collect(job->collect_user, rank.transport, job->deadline_s, &rank.report, err);
     if (st < 0 && rank.transport != NULL) /* a peer that stands still takes no leave either */
         bl_transport_set_deadline(rank.transport, FAREWELL_S);
     bl_run_mover_close(&rank.mover);

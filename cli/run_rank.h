@@ -26,6 +26,7 @@ typedef struct bl_run_job {
     int n_ranks;
     int n_spares;      /* buffers per rank for moves */
     double deadline_s; /* of waiting for another rank */
+    double silence_s;  /* after which a rank that was stopped or cut off is lost; 0: never */
 
     /* rebalancing while prompts are served */
     const char
@@ -45,6 +46,11 @@ typedef struct bl_run_job {
     /* ... or compute the logits of these tokens, on rank 0 */
     int32_t *tokens; /* [n_tokens], or NULL */
     int n_tokens;
+
+    /* Optional: called when the rank is done, while the ranks still stand in connection. */
+    bl_status (*collect)(void *user, bl_transport *transport, double deadline_s,
+                         const bl_run_report *mine, bl_error *err);
+    void *collect_user;
 
     bl_run_recorder *recorder; /* borrowed, or NULL: routing is not recorded */
     bl_run_auto *automatic;    /* the launcher's, or NULL: nothing moves by itself */

@@ -117,11 +117,13 @@ static void take(bl_transport *transport, bl_channel channel, int peer, bl_messa
         transport->ops->taken(transport, peer, channel, weight);
 }
 
-/* Whom the wait for `peer` must give up on: the peer itself, or any lost rank in a collective. */
+/* Whom the wait for `peer` must give up on: the peer itself, or any lost rank in a collective; that one
+ * first, since it may be why the peer has closed. */
 static int gone(const bl_transport *transport, int peer, bool whole) {
-    if (transport->room->peers[peer] != BL_PEER_LIVE)
-        return peer;
-    return whole ? bl_mailroom_lost(transport->room) : -1;
+    const int lost = whole ? bl_mailroom_lost(transport->room) : -1;
+    if (lost >= 0)
+        return lost;
+    return transport->room->peers[peer] != BL_PEER_LIVE ? peer : -1;
 }
 
 /* Inside the brackets. */

@@ -142,11 +142,17 @@ bl_status bl_transport_ucx_open(const bl_ucx_options *options, bl_transport **ou
  * gives the signal back the meaning the process was started with. */
 void bl_ucx_leave_hangup(void);
 
-/* Fill rank, n_ranks, rendezvous and job from the environment that torchrun sets (RANK, WORLD_SIZE,
- * MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID). torchrun's own store may occupy MASTER_PORT
- * (TORCHELASTIC_USE_AGENT_STORE=True), then the port above it is used; BALLAST_RENDEZVOUS=host:port
- * overrides both. `text` holds the rendezvous for as long as the options are used. *found is false
- * when RANK and WORLD_SIZE are both unset. */
+/* Fill rank, n_ranks, rendezvous and job from the environment that a launcher sets:
+ *
+ *     torchrun          RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID
+ *     mpirun (Open MPI) OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE
+ *     mpiexec, srun     PMI_RANK, PMI_SIZE
+ *
+ * torchrun's own store may occupy MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE=True), then the port above
+ * it is used. The MPI launchers name no meeting point: if all ranks are on one host it is a port of the
+ * loopback device, else MASTER_ADDR and MASTER_PORT say it. BALLAST_RENDEZVOUS=host:port overrides all
+ * of them. `text` holds the meeting point for as long as the options are used. *found is false when
+ * none of these launchers started the process. */
 bl_status bl_ucx_options_from_env(bl_ucx_options *options, char *text, size_t text_bytes,
                                   bool *found, bl_error *err);
 

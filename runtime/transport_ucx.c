@@ -314,9 +314,9 @@ static void on_offer(bl_ucx_peer *peer, const bl_ucx_head *head, const void *dat
 }
 
 static void on_bye(bl_ucx_peer *peer, const void *data, size_t bytes) {
-    if (bytes != sizeof peer->bye_counts)
+    if (bytes != sizeof peer->bye)
         return;
-    memcpy(peer->bye_counts, data, bytes);
+    memcpy(&peer->bye, data, bytes);
     peer->says_bye = true;
     peer->owner->unsettled = true;
 }
@@ -400,9 +400,12 @@ static void close_endpoint(bl_ucx_peer *peer) {
 /* The peer has closed and all it had sent is here: say so, and let it go. */
 static void settle_bye(bl_ucx_peer *peer) {
     for (int channel = 0; channel < BL_N_CHANNELS; channel++)
-        if (peer->link[channel].arrived != peer->bye_counts[channel])
+        if (peer->link[channel].arrived != peer->bye.counts[channel])
             return;
     peer->bye_settled = true;
+    if (peer->bye.lost >= 0 && peer->bye.lost < peer->owner->base.n_ranks &&
+        peer->bye.lost != peer->owner->base.rank)
+        bl_ucx_on_failure(&peer->owner->peers[peer->bye.lost], NULL, UCS_ERR_UNREACHABLE);
     bl_ucx_say(peer, BL_UCX_BYE_TAKEN, BL_CHANNEL_CONTROL, 0);
     if (!is_gone(peer))
         peer->owner->room.peers[peer->rank] = BL_PEER_CLOSED;
@@ -503,11 +506,11 @@ static void ucx_taken(bl_transport *transport, int rank, bl_channel channel, siz
 /* ---- closing -------------------------------------------------------------------------------- */
 
 static void say_bye(bl_ucx_peer *peer) {
-    uint64_t counts[BL_N_CHANNELS];
+    bl_ucx_bye bye = {.lost = bl_mailroom_lost(&peer->owner->room)};
     for (int channel = 0; channel < BL_N_CHANNELS; channel++)
-        counts[channel] = peer->link[channel].sent_number;
+        bye.counts[channel] = peer->link[channel].sent_number;
     const bl_ucx_head head = {.kind = BL_UCX_BYE, .from = peer->owner->base.rank};
-    if (!post_copy(peer, &head, counts, sizeof counts))
+    if (!post_copy(peer, &head, &bye, sizeof bye))
         bl_ucx_on_failure(peer, peer->endpoint, UCS_ERR_NO_MEMORY);
 }
 

@@ -11,7 +11,8 @@
  *     OFFER     a large message of a channel, to be read out of the sender's memory
  *     NEAR_DONE, NEAR_REFUSED   it was read; it cannot be
  *     TAKEN     how much weight of a channel the receiver has given out so far: room on the link
- *     BYE       the last thing a closing rank says, with how many messages it sent per channel
+ *     BYE       the last thing a closing rank says: how many messages it sent per channel, and whom it
+ *               has lost, for that may be why it goes
  *     BYE_TAKEN all of them have arrived: the closing rank may go
  *
  * Nothing is done inside UCX's callbacks but noting what happened; settle() acts on the notes.
@@ -48,6 +49,11 @@ typedef struct bl_ucx_head {
     uint64_t bytes;
 } bl_ucx_head;
 
+typedef struct bl_ucx_bye {
+    uint64_t counts[BL_N_CHANNELS];
+    int64_t lost; /* a rank, or -1 */
+} bl_ucx_bye;
+
 /* Where the bytes of an OFFER are, in the sender's memory, and the stamp that says they are still what
  * was offered. */
 typedef struct bl_ucx_offer {
@@ -70,7 +76,7 @@ typedef struct bl_ucx_peer {
     bool has_failed;            /* UCX says so, or we gave it up: endpoint to be closed */
     bool says_bye, bye_settled; /* its BYE has come; and all it announced, and that was answered */
     bool bye_taken;             /* it has all we sent */
-    uint64_t bye_counts[BL_N_CHANNELS]; /* messages it announced in its BYE */
+    bl_ucx_bye bye;
     struct {
         bool is_usable; /* it runs on this host, and nothing has been refused so far */
         pid_t pid;

@@ -238,7 +238,7 @@ static void test_malformed_meeting_points(void **state) {
     assert_fails(bl_rendezvous_open(&options, &meeting, &err), BL_ERR_USAGE, "is not HOST:PORT");
 }
 
-/* ---- torchrun's variables ------------------------------------------------------------------- */
+/* ---- launchers' variables -------------------------------------------------------------------- */
 
 static const char *const variables[] = {"RANK",
                                         "WORLD_SIZE",
@@ -246,7 +246,14 @@ static const char *const variables[] = {"RANK",
                                         "MASTER_PORT",
                                         "TORCHELASTIC_USE_AGENT_STORE",
                                         "TORCHELASTIC_RUN_ID",
-                                        "BALLAST_RENDEZVOUS"};
+                                        "BALLAST_RENDEZVOUS",
+                                        "OMPI_COMM_WORLD_RANK",
+                                        "OMPI_COMM_WORLD_SIZE",
+                                        "OMPI_COMM_WORLD_LOCAL_SIZE",
+                                        "PMIX_NAMESPACE",
+                                        "PMI_RANK",
+                                        "PMI_SIZE",
+                                        "MPI_LOCALNRANKS"};
 
 /* values[i] for variables[i]; NULL: not set */
 static void set_env(const char *const *values) {
@@ -259,7 +266,7 @@ static void set_env(const char *const *values) {
 }
 
 typedef struct env_case {
-    const char *values[7];
+    const char *values[14];
     const char *rendezvous; /* expected, or NULL */
     const char *error;      /* expected, or NULL */
 } env_case;
@@ -312,8 +319,81 @@ static void test_options_from_torchrun(void **state) {
     set_env(cases[0].values);
 }
 
+typedef struct mpi_case {
+    const char *values[14];
+    const char *rendezvous; /* how it begins */
+    const char *error;
+} mpi_case;
+
+static void test_options_from_mpirun(void **state) {
+    (void)state;
+#define NO_TORCH NULL, NULL
+    static const mpi_case cases[] = {
+        /* Open MPI on one host: a port that every rank works out */
+        {{NO_TORCH, NULL, NULL, NULL, NULL, NULL, "1", "4", "4", "job-a"}, "127.0.0.1:2", NULL},
+        {{NO_TORCH, NULL, NULL, NULL, NULL, NULL, "1", "4", "4", NULL}, "127.0.0.1:2", NULL},
+        {{NO_TORCH, NULL, NULL, NULL, NULL, "b:1", "1", "4", "2", "job-a"}, "b:1", NULL},
+        {{NO_TORCH, "h", "29500", NULL, NULL, NULL, "1", "4", "2", "job-a"}, "h:29500", NULL},
+        {{NO_TORCH, NULL, NULL, NULL, NULL, NULL, "1", "4", "2", "job-a"},
+         NULL,
+         "2 of 4 ranks are on this host: set BALLAST_RENDEZVOUS"},
+        {{NO_TORCH, NULL, NULL, NULL, NULL, NULL, "1", "4", NULL, "job-a"},
+         NULL,
+         "mpirun does not say where the ranks can meet"},
+        {{NO_TORCH, NULL, NULL, NULL, NULL, NULL, "1", NULL, "4", NULL},
+         NULL,
+         "OMPI_COMM_WORLD_SIZE is not set, though others of mpirun's variables are"},
+        {{NO_TORCH, NULL, NULL, NULL, NULL, NULL, "4", "4", "4", NULL},
+         NULL,
+         "OMPI_COMM_WORLD_RANK=4 is not a number from 0 to 3"},
+        /* MPICH, Intel MPI, srun */
+        {{NO_TORCH, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, "1", "4", "4"},
+         "127.0.0.1:2",
+         NULL},
+        {{NO_TORCH, NULL, NULL, NULL, NULL, "b:1", NULL, NULL, NULL, NULL, "1", "4", NULL},
+         "b:1",
+         NULL},
+        {{NO_TORCH, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, "1", "4", NULL},
+         NULL,
+         "mpiexec does not say where"},
+        /* torchrun below mpirun: the inner one counts */
+        {{"1", "4", "h", "7", NULL, NULL, NULL, "0", "2", "2", "job-a"}, "h:7", NULL},
+    };
+    char first[64] = "";
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        bl_error err = BL_ERROR_INIT;
+        char text[64];
+        bl_ucx_options options = BL_UCX_OPTIONS_INIT;
+        bool found = false;
+        set_env(cases[i].values);
+        const bl_status st = bl_ucx_options_from_env(&options, text, sizeof text, &found, &err);
+        if (cases[i].error != NULL) {
+            assert_int_equal(st, BL_ERR_USAGE);
+            bl_test_has(err.text, cases[i].error);
+            continue;
+        }
+        if (st < 0)
+            fail_msg("case %zu: %s", i, err.text);
+        assert_true(found && options.rank == 1 && options.n_ranks == 4);
+        assert_memory_equal(text, cases[i].rendezvous, strlen(cases[i].rendezvous));
+        if (i == 0)
+            snprintf(first, sizeof first, "%s", text);
+    }
+    /* The port depends on the run and on nothing that differs between its ranks. */
+    char text[64];
+    bool found;
+    bl_error err;
+    bl_ucx_options options = BL_UCX_OPTIONS_INIT;
+    set_env((const char *[14]){NO_TORCH, NULL, NULL, NULL, NULL, NULL, "0", "4", "4", "job-a"});
+    assert_ok(bl_ucx_options_from_env(&options, text, sizeof text, &found, &err));
+    assert_string_equal(text, first);
+    assert_true(options.job != 0);
+    set_env((const char *[14]){NULL});
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_options_from_mpirun),
         cmocka_unit_test(test_ranks_learn_all_addresses),
         cmocka_unit_test(test_rank_0_may_come_last),
         cmocka_unit_test(test_strangers_are_ignored),

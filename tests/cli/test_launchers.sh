@@ -1,0 +1,148 @@
+#!/bin/bash
+# ballast run as ranks that others start: torchrun, mpirun and mpiexec, on one host and on four.
+. tests/tap.sh
+. tests/hosts.sh
+model=examples/tiny-moe
+unset RANK WORLD_SIZE MASTER_ADDR MASTER_PORT TORCHELASTIC_RUN_ID TORCHELASTIC_USE_AGENT_STORE \
+    BALLAST_RENDEZVOUS
+port=$((20000 + $$ % 9000))
+
+run() { "$ballast" run --model $model --prompts $model/prompts/mixed.txt --max-tokens 8 "$@"; }
+run -n 1 >"$work/one.txt"
+
+# torch/mpi/pmi RANK COMMAND...: as that launcher would start a rank of four
+torch() {
+    local rank=$1
+    shift
+    env RANK="$rank" WORLD_SIZE=4 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port TORCHELASTIC_RUN_ID=t$$ "$@"
+}
+mpi() {
+    local rank=$1
+    shift
+    env OMPI_COMM_WORLD_RANK="$rank" OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_SIZE=4 \
+        PMIX_NAMESPACE=job$$ "$@"
+}
+pmi() {
+    local rank=$1
+    shift
+    env PMI_RANK="$rank" PMI_SIZE=4 MPI_LOCALNRANKS=4 PMI_JOBID=job$$ "$@"
+}
+
+# All four say what one process says, through rank 0 alone, and end well.
+same_as_one() { # STARTER
+    local rank pids=() ok=0
+    for rank in 3 2 1 0; do
+        $1 $rank "$ballast" run --model $model --prompts $model/prompts/mixed.txt --max-tokens 8 \
+            >"$work/out.$rank" 2>"$work/err.$rank" &
+        pids+=($!)
+    done
+    for pid in "${pids[@]}"; do
+        wait "$pid" || ok=1
+    done
+    cat "$work"/err.? | sed 's/^/# /'
+    [ $ok -eq 0 ] && cmp "$work/one.txt" "$work/out.0" && [ ! -s "$work/out.1" ] &&
+        [ ! -s "$work/out.2" ] && [ ! -s "$work/out.3" ]
+}
+check "ranks that torchrun started" same_as_one torch
+check "ranks that mpirun started" same_as_one mpi
+check "ranks that mpiexec started" same_as_one pmi
+
+check "another number of ranks than the launcher's" fails_with "started as rank 1 of 4, and -n says 2" \
+    torch 1 "$ballast" run -n 2 --model $model --prompts $model/prompts/json.txt
+check "neither -n nor a launcher" fails_with "run needs -n N" \
+    "$ballast" run --model $model --prompts $model/prompts/json.txt
+alone() {
+    RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port run -n 2 >"$work/alone.txt" &&
+        cmp "$work/one.txt" "$work/alone.txt"
+}
+check "a launcher of one process is passed by" alone
+check "a trace of joined ranks is refused" fails_with "are for ranks that -n starts" \
+    torch 1 "$ballast" run --model $model --prompts $model/prompts/json.txt --record "$work/x.blt"
+
+if command -v mpirun >/dev/null; then
+    mpirun --allow-run-as-root --oversubscribe -n 4 "$ballast" run --model $model \
+        --prompts $model/prompts/mixed.txt --max-tokens 8 >"$work/mpi.txt" 2>"$work/mpi.err"
+    check "a real mpirun" cmp "$work/one.txt" "$work/mpi.txt"
+else
+    skip "a real mpirun" "not installed"
+fi
+if command -v torchrun >/dev/null; then
+    torchrun --no-python --nproc-per-node 4 --master-port $port "$ballast" run --model $model \
+        --prompts $model/prompts/mixed.txt --max-tokens 8 >"$work/torch.txt" 2>"$work/torch.err"
+    check "a real torchrun" cmp "$work/one.txt" "$work/torch.txt"
+else
+    skip "a real torchrun" "not installed"
+fi
+
+# ---- four hosts -----------------------------------------------------------------------------
+
+# Start rank I on host I; sets pids[I].
+start_on_hosts() { # PREFIX OPTION...
+    local rank prefix=$1
+    shift
+    for rank in 0 1 2 3; do
+        ip netns exec "$(hosts_name $rank)" env RANK=$rank WORLD_SIZE=4 MASTER_ADDR=10.77.0.1 MASTER_PORT=29500 \
+            "$ballast" run --model $model --silence 2 "$@" \
+            >"$work/$prefix.out.$rank" 2>"$work/$prefix.err.$rank" &
+        pids[$rank]=$!
+    done
+}
+serves() { # PREFIX: the ranks have met and serve, which shows in their use of processor time
+    local rank pid ticks tries
+    for rank in 0 1 2 3; do
+        for tries in $(seq 300); do
+            ticks=$(awk '{print $14 + $15}' /proc/${pids[$rank]}/stat 2>/dev/null || echo 0)
+            [ "$ticks" -gt 15 ] && break
+            sleep 0.1
+        done
+    done
+}
+# The three others end by themselves, with one line that names rank 2.
+survivors_name_it() { # PREFIX
+    local rank bad=0 start=$SECONDS
+    for rank in 0 1 3; do
+        wait ${pids[$rank]} && bad=1
+        [ "$(wc -l <"$work/$1.err.$rank")" -eq 1 ] && grep -q "rank 2 is lost" "$work/$1.err.$rank" || bad=1
+        sed "s/^/# rank $rank: /" "$work/$1.err.$rank"
+    done
+    echo "# took $((SECONDS - start)) s"
+    [ $bad -eq 0 ] && [ $((SECONDS - start)) -lt 25 ] # 2 s, and what a busy machine adds
+}
+endless="--prompts $model/prompts/mixed.txt --repeat 1000000"
+pids=()
+if hosts_work; then
+    trap 'kill -9 "${pids[@]}" 2>/dev/null; hosts_down; rm -rf "$work"' EXIT
+    hosts_up 4 200mbit
+    start_on_hosts four --prompts $model/prompts/mixed.txt --max-tokens 8
+    wait "${pids[@]}"
+    check "four hosts on shaped links say what one process says" cmp "$work/one.txt" "$work/four.out.0"
+
+    start_on_hosts dead $endless
+    serves
+    kill -9 ${pids[2]}
+    wait ${pids[2]} 2>/dev/null
+    check "a killed rank is named by the survivors" survivors_name_it dead
+
+    start_on_hosts stop $endless
+    serves
+    kill -STOP ${pids[2]}
+    check "a stopped rank is named by the survivors" survivors_name_it stop
+    kill -9 ${pids[2]}
+    wait ${pids[2]} 2>/dev/null
+
+    start_on_hosts cut $endless
+    serves
+    hosts_link 2 down
+    check "a rank behind a dead link is named by the survivors" survivors_name_it cut
+    wait ${pids[2]}
+    check "and it ends as well" grep -q "is lost" "$work/cut.err.2"
+    hosts_link 2 up
+    hosts_down
+else
+    for name in "four hosts on shaped links say what one process says" \
+        "a killed rank is named by the survivors" "a stopped rank is named by the survivors" \
+        "a rank behind a dead link is named by the survivors" "and it ends as well"; do
+        skip "$name" "needs root and network namespaces"
+    done
+fi
+finish
