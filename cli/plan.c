@@ -71,6 +71,8 @@ static const bl_opt OPTIONS[] = {
      .help = "seed of the search; the same seed gives the same plan"},
     {"threads", 0, BL_OPT_INT, AT(threads), .metavar = "N", .min = 1, .max = 64,
      .help = "threads that share the layers"},
+    {"explain", 0, BL_OPT_FLAG, AT(explain),
+     .help = "say what each phase and GLPK did, which bound binds, and what decided, by layer"},
     {"strict", 0, BL_OPT_FLAG, AT(strict),
      .help = "refuse a trace that lacks layers, instead of leaving them where they are"},
     {"output", 'o', BL_OPT_STRING, AT(output), .metavar = "PLAN", .required = true,
@@ -119,6 +121,7 @@ static bl_status make_plan(const bl_plan_options *o, const bl_plan_inputs *in, b
     options.n_threads = (int)o->threads;
     options.compare = true;
     options.strict = o->strict;
+    options.explain = o->explain;
     options.first_step = o->steps.first;
     options.end_step = o->steps.end;
     options.phase = o->phase >= 0 ? bl_phase_names[o->phase] : NULL;
@@ -134,6 +137,7 @@ static bl_status make_plan(const bl_plan_options *o, const bl_plan_inputs *in, b
         if (o->json)
             st = bl_plan_print_json(o, in, &plan, &summary, err);
     }
+    json_decref(summary.explain);
     bl_plan_free(&plan);
     return st;
 }

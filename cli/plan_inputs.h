@@ -17,7 +17,7 @@ typedef struct bl_plan_options {
     bl_opt_range steps;
     double min_gain, time_s, half_life, tokens_per_rank;
     int objective;
-    bool overlap, keep_groups, strict, json;
+    bool overlap, keep_groups, explain, strict, json;
 } bl_plan_options;
 
 /* Everything that is opened for one plan. */

@@ -118,6 +118,8 @@ void bl_plan_print_text(const bl_plan_options *o, const bl_plan_inputs *in, cons
     warn_layers(s, plan);
     warn_memory(in, s);
     print_summary(o, in, plan, s);
+    if (s->explain != NULL)
+        bl_plan_print_explain(s->explain);
 }
 
 static json_t *figure_to_json(const bl_planning_figure *f) {
@@ -158,6 +160,8 @@ bl_status bl_plan_print_json(const bl_plan_options *o, const bl_plan_inputs *in,
         json_object_set_new(root, "groups_proven_layers", json_integer(s->n_groups_proven));
     }
     json_object_set_new(root, "orphans", json_integer(s->n_orphans));
+    if (s->explain != NULL)
+        json_object_set(root, "explain", s->explain);
     json_object_set_new(root, "kv_tokens_lost", json_real(s->kv_tokens_lost));
     const bl_status st = root != NULL ? bl_json_write("-", root, 2, err)
                                       : bl_fail(err, BL_ERR_NOMEM, "out of memory");

@@ -161,7 +161,11 @@ bl_status bl_planning_run(const bl_loads *loads, const bl_model *model, const bl
         st = bl_planning_keep_budget(&r, err);
     if (st >= 0) {
         bl_planning_summarise(&r, summary);
+        if (options->explain)
+            summary->explain = bl_planning_explain(&r);
         st = bl_planning_assemble(&r, topology, summary, out, err);
+        if (st < 0)
+            json_decref(summary->explain);
     }
     for (int m = 0; m < r.n_jobs; m++) {
         free(r.jobs[m].load);

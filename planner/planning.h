@@ -79,6 +79,7 @@ typedef struct bl_planning_options {
     int max_scenarios;
     int n_threads;
     bool compare;                 /* also score the placement before and the greedy one */
+    bool explain;                 /* fill in the summary's explain */
     bool strict;                  /* a layer without load is an error */
     int64_t first_step, end_step; /* what was asked of the trace, for provenance; half-open */
     const char *phase;            /* name of the phase asked for, or NULL: all */
@@ -123,7 +124,22 @@ typedef struct bl_planning_summary {
     uint64_t rank_bytes;     /* of the rank that pays most for them */
     uint64_t spare_bytes;    /* on every rank, beside that */
     double kv_tokens_lost;   /* to copies and spares on that rank; 0 when unknown */
-    bool stopped;            /* a limit or an interrupt ended some layer's search */
+    /* Where options.explain asks, a new reference; else NULL:
+     *
+     *     {"solver": "GLPK" or null,
+     *      "phases": {"layers", "start", "search", "pairs", "plan"},   mean max/mean after each
+     *      "bounds": {"mean": 70, "slot": 5},                          layers in which it binds
+     *      "glpk": {"pair_layers", "pairs_asked", "pairs_improved", "pairs_proven",
+     *               "exact_layers", "exact_nodes", "improved_layers", "proven_layers"},
+     *      "layers": [{"layer", "idle", "bound": {"kind", "max_over_mean"}, "before", "start",
+     *                  "search", "pairs", "plan", "gap", "kept_current", "moves",
+     *                  "glpk": {"pairs_asked", "pairs_improved", "pairs_proven", "exact_nodes",
+     *                           "improved", "proven"},
+     *                  "copies": [{"expert", "copies", "share", "per_copy"}, ...]}, ...]}
+     *
+     * share is of the layer's load, per_copy in mean rank loads; the experts with most copies. */
+    json_t *explain;
+    bool stopped; /* a limit or an interrupt ended some layer's search */
 } bl_planning_summary;
 
 /* Make the plan. `loads` and `model` must agree; the topology is for times and provenance and may be

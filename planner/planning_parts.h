@@ -6,6 +6,7 @@
  *     planning_scenarios.c  the trace's steps as scenarios, one problem per layer, what is refused
  *     planning_timed.c      what turns the jobs' loads into time
  *     planning_budget.c     the move budget over layers
+ *     planning_explain.c    what each phase did, for those who ask
  *     planning_result.c     the summary, provenance, and the plan itself
  */
 #ifndef BL_PLANNER_PLANNING_PARTS_H
@@ -113,6 +114,11 @@ bool bl_planning_has_budget(const bl_planning *r);
 int64_t bl_planning_max_moves(const bl_planning *r);
 /* Give moves back where they gain least, until all layers together keep within the limit. */
 bl_status bl_planning_keep_budget(bl_planning *r, bl_error *err);
+
+/* planning_explain.c */
+
+/* As planning.h draws it; new reference. Before the solutions are handed over. */
+json_t *bl_planning_explain(const bl_planning *r);
 
 /* planning_result.c */
 

@@ -109,4 +109,18 @@ spares() {
             and all(sum(map(len, l["slots"])) == 24 for l in d["layers"])'
 }
 check "spares are priced and not filled" spares
+
+# ---- what decided ----
+explained() {
+    b plan --model model.json --trace t.blt --topology pairs.json --slots 24 --explain --json -o e.json 2>/dev/null >"$work/e.out" &&
+        holds "$work/e.out" '[l["layer"] for l in d["explain"]["layers"]] == [1, 2] and d["explain"]["solver"] == "GLPK"
+            and sum(d["explain"]["bounds"].values()) == 2 and d["explain"]["phases"]["layers"] == 2
+            and all(l["start"] + 1e-9 >= l["search"] >= l["pairs"] - 1e-9 and l["pairs"] + 1e-9 >= l["plan"] >= l["bound"]["max_over_mean"]
+                    for l in d["explain"]["layers"])
+            and d["explain"]["layers"][1]["copies"][0]["expert"] == 5 and d["explain"]["glpk"]["improved_layers"] >= 0'
+}
+check "--explain as JSON" explained
+check "... in words" says "binding bound" plan --slots 24 --explain -o e.json
+check "... by layer" says "layer 2: before" plan --slots 24 --explain -o e.json
+check "not unless asked" holds "$work/s.out" '"explain" not in d'
 finish
