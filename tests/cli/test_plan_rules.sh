@@ -117,7 +117,7 @@ explained() {
             and sum(d["explain"]["bounds"].values()) == 2 and d["explain"]["phases"]["layers"] == 2
             and all(l["start"] + 1e-9 >= l["search"] >= l["pairs"] - 1e-9 and l["pairs"] + 1e-9 >= l["plan"] >= l["bound"]["max_over_mean"]
                     for l in d["explain"]["layers"])
-            and d["explain"]["layers"][1]["copies"][0]["expert"] == 5 and d["explain"]["glpk"]["improved_layers"] >= 0'
+            and d["explain"]["layers"][1]["copies"][0]["expert"] == 1 and d["explain"]["glpk"]["improved_layers"] >= 0'
 }
 check "--explain as JSON" explained
 check "... in words" says "binding bound" plan --slots 24 --explain -o e.json
