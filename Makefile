@@ -66,7 +66,7 @@ SCRIPTS := $(wildcard tests/cli/test_*.sh)
 GPU_TESTS := $(patsubst tests/gpu/%.c,$(BUILD)/tests/gpu/%,$(wildcard tests/gpu/test_*.c))
 BENCHES := $(patsubst tests/bench/%.c,$(BUILD)/tests/bench/%,$(wildcard tests/bench/bench_*.c))
 
-.PHONY: all help demo test unit bench lint format asan ubsan tsan fuzz install clean deps man check-gpu gpu
+.PHONY: all help demo test unit bench memory lint format asan ubsan tsan fuzz install clean deps man check-gpu gpu
 .SECONDARY:
 
 help: ## list the targets
@@ -92,6 +92,9 @@ bench: all $(BENCHES) ## measure the targets of docs/benchmarks.md side by side
 # make CUDA=1 is the build with CUDA and NCCL; this builds it and runs what needs a GPU.
 check-gpu: ; @CUDA_HOME=$(CUDA_HOME) scripts/check_gpu.sh ## build with CUDA and NCCL, and test on this machine's GPUs
 gpu: $(BUILD)/ballast $(LIBRARIES) $(GPU_TESTS)
+
+memory: $(BUILD)/ballast $(BUILD)/tests/tools/peak_memory ## stream 2e9 ids through stat, state its peak memory
+	@BUILD=$(BUILD) scripts/memory.sh
 
 lint: all ## formatting, includes and symbols, static analysis
 	@BUILD=$(BUILD) scripts/lint.sh

@@ -201,9 +201,6 @@ static bl_status run(void *user, int n_args, char **args, bl_error *err) {
     if (o->topology != NULL && o->plan == NULL)
         return bl_fail(err, BL_ERR_USAGE,
                        "--topology goes with --plan: where tokens go depends on both");
-    if (o->steps.given && o->steps.end <= o->steps.first)
-        return bl_fail(err, BL_ERR_USAGE, "--steps %lld:%lld holds no steps",
-                       (long long)o->steps.first, (long long)o->steps.end);
     bl_plan plan = {0};
     bl_topology topology = {0};
     bl_status st = o->plan != NULL ? bl_plan_load(o->plan, &plan, err) : BL_OK;

@@ -128,6 +128,65 @@ static void one_phase_some_steps(void **state) {
     assert_fails(bl_stat_read(path, &options, &stat, &err), BL_ERR_RANGE, "has 3 steps");
 }
 
+/* What a trace without load holds instead is said. */
+static void nothing_to_tell(void **state) {
+    (void)state;
+    bl_error err;
+    bl_stat stat;
+    bl_trace_info info;
+    bl_blt_writer *writer;
+    const bl_stat_options options = BL_STAT_OPTIONS_INIT;
+    const char *path = bl_test_temp("nothing.blt");
+    assert_ok(bl_trace_info_create("hand", (int[]){3}, 1, 4, 2, "test", &info, &err));
+    bl_record record = {.layer = 3, .phase = BL_PHASE_DECODE, .n_ids = 4, .k = 2, .ids = golden};
+    assert_ok(bl_blt_create(path, &info, false, &writer, &err));
+    assert_ok(bl_blt_close(writer, &err));
+    assert_fails(bl_stat_read(path, &options, &stat, &err), BL_ERR_CONSERVATION,
+                 "nothing can be concluded");
+    assert_ok(bl_blt_create(path, &info, false, &writer, &err));
+    assert_ok(bl_blt_write(writer, &record, &err));
+    assert_ok(bl_blt_close(writer, &err));
+    assert_fails(bl_stat_read(path, &options, &stat, &err), BL_ERR_CONSERVATION,
+                 "its 1 records are of steps without any");
+    record.n_tokens = 4;
+    record.flags = BL_RECORD_DUMMY;
+    assert_ok(bl_blt_create(path, &info, false, &writer, &err));
+    assert_ok(bl_blt_write(writer, &record, &err));
+    assert_ok(bl_blt_close(writer, &err));
+    assert_fails(bl_stat_read(path, &options, &stat, &err), BL_ERR_CONSERVATION,
+                 "all of its 1 records are of dummy steps");
+    bl_trace_info_free(&info);
+}
+
+/* 58 layers expected, only one has counts: the others are unusable by name. */
+static void one_layer_of_many(void **state) {
+    (void)state;
+    bl_error err;
+    bl_stat stat;
+    bl_trace_info info;
+    bl_blt_writer *writer;
+    int layers[58];
+    for (int l = 0; l < 58; l++)
+        layers[l] = l + 3;
+    const bl_stat_options options = BL_STAT_OPTIONS_INIT;
+    const char *path = bl_test_temp("one.blt");
+    assert_ok(bl_trace_info_create("hand", layers, 58, 4, 2, "test", &info, &err));
+    assert_ok(bl_blt_create(path, &info, false, &writer, &err));
+    const bl_record record = {
+        .layer = 3, .phase = BL_PHASE_DECODE, .n_ids = 4, .k = 2, .n_tokens = 4, .ids = golden};
+    assert_ok(bl_blt_write(writer, &record, &err));
+    assert_ok(bl_blt_close(writer, &err));
+    assert_ok(bl_stat_read(path, &options, &stat, &err));
+    assert_true(stat.layers[0].conserved);
+    for (int l = 1; l < 58; l++) {
+        assert_false(stat.layers[l].conserved);
+        bl_test_has(stat.layers[l].why, "no records");
+        assert_true(isnan(stat.layers[l].experts.entropy));
+    }
+    bl_stat_free(&stat);
+    bl_trace_info_free(&info);
+}
+
 static void usual_values(void **state) {
     (void)state;
     uint64_t a[] = {10, 20, 20, 10, 20}, b[] = {0, 0, 0, 7}, c[] = {3, 5}, d[] = {0, 0};
@@ -199,8 +258,9 @@ static void step_sets(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(by_hand),      cmocka_unit_test(one_phase_some_steps),
-        cmocka_unit_test(usual_values), cmocka_unit_test(ledger_over_ranks_and_micro_batches),
+        cmocka_unit_test(by_hand),         cmocka_unit_test(one_phase_some_steps),
+        cmocka_unit_test(nothing_to_tell), cmocka_unit_test(one_layer_of_many),
+        cmocka_unit_test(usual_values),    cmocka_unit_test(ledger_over_ranks_and_micro_batches),
         cmocka_unit_test(step_sets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

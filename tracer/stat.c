@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PAIRS_BYTES ((uint64_t)1 << 27) /* of a trace, looked at for pairs: some seconds of work */
+#define PAIRS_BYTES ((uint64_t)1 << 26) /* of a trace, looked at for pairs: some seconds of work */
 
 typedef struct work {
     const bl_stat_options *options;
@@ -303,6 +303,9 @@ static bl_status no_tokens(const work *w, const char *path, bl_error *err) {
                           (unsigned long long)w->trace_steps);
     if (w->options->phase >= 0)
         return bl_fail_at(err, BL_ERR_CONSERVATION, at, "the trace holds no tokens of this phase");
+    if (stat->records == 0 && stat->notes[0] != '\0')
+        return bl_fail_at(err, BL_ERR_CONSERVATION, at, "the trace holds no tokens: %s",
+                          stat->notes);
     if (stat->records > 0 && stat->dummy_records == stat->records)
         return bl_fail_at(err, BL_ERR_CONSERVATION, at,
                           "the trace holds no tokens: all of its %llu records are of dummy steps",
