@@ -178,6 +178,8 @@ static bl_status read_and_print(const stat_options *o, const char *path, const b
     const bl_stat_report report = {&stat, plan, topology};
     if (st >= 0 && topology != NULL)
         st = check_sources(&stat, topology, err);
+    if (st >= 0)
+        warn(&stat); /* first: who reads the answer may stop listening */
     if (st >= 0 && o->json)
         st = bl_stat_print_json(&report, err);
     else if (st >= 0 && o->csv)
@@ -185,8 +187,6 @@ static bl_status read_and_print(const stat_options *o, const char *path, const b
                           o->table < BL_N_STAT_TABLES ? (bl_stat_table)o->table : BL_STAT_EXPERTS);
     else if (st >= 0)
         bl_stat_print_text(&report);
-    if (st >= 0)
-        warn(&stat);
     bl_stat_free(&stat);
     return st;
 }

@@ -144,6 +144,9 @@ bl_status bl_blt_next(bl_blt_reader *reader, bl_record *record, bool *got, bl_er
 void bl_blt_skip_bodies(bl_blt_reader *reader, bool skip);
 /* Skip chunks without a step in [first, end), unread; other steps may still appear. */
 void bl_blt_only_steps(bl_blt_reader *reader, uint64_t first, uint64_t end);
+/* Give the memory of the current chunk back, for a file that is not read for a while; the last
+ * record's arrays are gone, too. */
+void bl_blt_release(bl_blt_reader *reader);
 /* Back to the first record. */
 void bl_blt_rewind(bl_blt_reader *reader);
 

@@ -253,6 +253,26 @@ bl_status bl_blt_open(const char *path, bl_blt_reader **reader_p, bl_error *err)
     return bl_blt_open_stream(in, path, reader_p, err);
 }
 
+static void free_chunk(bl_blt_reader *r) {
+    free(r->stored.data);
+    free(r->raw.data);
+    free(r->ids);
+    free(r->weights);
+    free(r->counts);
+    free(r->logical_counts);
+}
+
+void bl_blt_release(bl_blt_reader *r) {
+    free_chunk(r);
+    r->stored = r->raw = (bl_bytes){0};
+    r->ids = NULL;
+    r->weights = NULL;
+    r->counts = r->logical_counts = NULL;
+    r->ids_capacity = r->weights_capacity = 0;
+    r->counts_capacity = r->logical_counts_capacity = 0;
+    r->n_records = r->next_record = 0;
+}
+
 void bl_blt_reader_free(bl_blt_reader *r) {
     if (r == NULL)
         return;
@@ -266,12 +286,7 @@ void bl_blt_reader_free(bl_blt_reader *r) {
     free(r->maps);
     free(r->spans);
     free(r->ids_of);
-    free(r->stored.data);
-    free(r->raw.data);
-    free(r->ids);
-    free(r->weights);
-    free(r->counts);
-    free(r->logical_counts);
+    free_chunk(r);
     free(r->path);
     free(r);
 }

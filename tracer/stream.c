@@ -25,9 +25,19 @@ typedef struct source {
     bool has_head, at_end;
 } source;
 
+/* Files that are read one after another: the parts of one rank, or one file. */
+typedef struct lane {
+    size_t first, at, end; /* sources; at: the one that is being read */
+} lane;
+
 struct bl_stream {
-    source *sources;             /* [n] */
-    size_t n, capacity, current; /* current: where the last record came from */
+    source *sources; /* [n] */
+    size_t n, capacity;
+    lane *lanes; /* [n_lanes] */
+    size_t n_lanes;
+    lane *current; /* where the last record came from, or NULL */
+    uint32_t run;  /* its key */
+    uint64_t step;
     bool keep_slots;
     bl_trace_info info;
     bool complete;
@@ -248,6 +258,22 @@ static void note_missing_ranks(bl_stream *s) {
     }
 }
 
+/* Sources are sorted: parts of a rank are neighbours. */
+static bl_status make_lanes(bl_stream *s, bl_error *err) {
+    BL_TRY(BL_CALLOC(s->lanes, s->n, err));
+    for (size_t i = 0; i < s->n; i++) {
+        const bl_trace_info *info = bl_blt_info(s->sources[i].reader);
+        const bl_trace_info *before = i > 0 ? bl_blt_info(s->sources[i - 1].reader) : NULL;
+        const bool follows = before != NULL && is_part_of_same(before, info) &&
+                             before->n_present == 1 && info->n_present == 1 &&
+                             before->present[0] == info->present[0];
+        if (!follows)
+            s->lanes[s->n_lanes++] = (lane){i, i, i};
+        s->lanes[s->n_lanes - 1].end = i + 1;
+    }
+    return BL_OK;
+}
+
 static bl_status join(bl_stream *s, const char *path, bl_error *err) {
     const bl_trace_info *first = bl_blt_info(s->sources[0].reader);
     BL_TRY(bl_trace_info_copy(first, &s->info, err));
@@ -264,6 +290,8 @@ static bl_status join(bl_stream *s, const char *path, bl_error *err) {
     s->digest = bl_hasher_finish(hasher);
     if (st == BL_OK)
         st = join_ranks(s, path, err);
+    if (st == BL_OK)
+        st = make_lanes(s, err);
     if (st == BL_OK) {
         judge_cuts(s);
         note_missing_ranks(s);
@@ -294,6 +322,7 @@ void bl_stream_free(bl_stream *s) {
     for (size_t i = 0; i < s->n; i++)
         bl_blt_reader_free(s->sources[i].reader);
     free(s->sources);
+    free(s->lanes);
     bl_trace_info_free(&s->info);
     free(s);
 }
@@ -314,24 +343,52 @@ static bl_status read_head(bl_stream *s, source *src, bl_error *err) {
     return BL_OK;
 }
 
-static bool comes_before(const bl_record *a, const bl_record *b) {
-    return a->run != b->run ? a->run < b->run : a->step < b->step;
+/* The next record of a lane, or NULL at its end. */
+static bl_status lane_head(bl_stream *s, lane *l, const bl_record **head_p, bl_error *err) {
+    for (;;) {
+        source *src = &s->sources[l->at];
+        BL_TRY(read_head(s, src, err));
+        *head_p = src->has_head ? &src->head : NULL;
+        if (src->has_head || l->at + 1 == l->end)
+            return BL_OK;
+        bl_blt_release(src->reader);
+        l->at++;
+    }
+}
+
+/* The lane whose next record has the lowest key. Most often the one that gave the last record goes
+ * on with the same step: then no other can be before it. */
+static bl_status choose_lane(bl_stream *s, lane **chosen_p, bl_error *err) {
+    const bl_record *head = NULL, *lowest = NULL;
+    *chosen_p = NULL;
+    if (s->current != NULL) {
+        BL_TRY(lane_head(s, s->current, &head, err));
+        *chosen_p = s->current;
+        if (head != NULL && head->run == s->run && head->step == s->step)
+            return BL_OK;
+        *chosen_p = NULL;
+    }
+    for (size_t i = 0; i < s->n_lanes; i++) {
+        BL_TRY(lane_head(s, &s->lanes[i], &head, err));
+        if (head == NULL ||
+            (lowest != NULL &&
+             (head->run > lowest->run || (head->run == lowest->run && head->step >= lowest->step))))
+            continue;
+        lowest = head;
+        *chosen_p = &s->lanes[i];
+    }
+    return BL_OK;
 }
 
 bl_status bl_stream_next(bl_stream *s, bl_record *record, bool *got, bl_error *err) {
-    size_t first = s->n;
     *got = false;
-    for (size_t i = 0; i < s->n; i++) {
-        source *src = &s->sources[i];
-        BL_TRY(read_head(s, src, err));
-        if (src->has_head && (first == s->n || comes_before(&src->head, &s->sources[first].head)))
-            first = i;
-    }
-    if (first == s->n)
+    BL_TRY(choose_lane(s, &s->current, err));
+    if (s->current == NULL)
         return BL_OK;
-    source *src = &s->sources[first];
+    source *src = &s->sources[s->current->at];
     src->has_head = false;
-    s->current = first;
+    s->run = src->head.run;
+    s->step = src->head.step;
     if ((src->head.flags & BL_RECORD_PHYSICAL) && !s->keep_slots)
         BL_TRY(bl_blt_to_logical(src->reader, &src->head, err));
     *record = src->head;
@@ -344,11 +401,11 @@ void bl_stream_keep_slots(bl_stream *s, bool keep) {
 }
 
 const bl_layer_placement *bl_stream_map(const bl_stream *s, const bl_record *record) {
-    return bl_blt_map(s->sources[s->current].reader, record);
+    return bl_blt_map(s->sources[s->current->at].reader, record);
 }
 
 bl_status bl_stream_to_logical(bl_stream *s, bl_record *record, bl_error *err) {
-    return bl_blt_to_logical(s->sources[s->current].reader, record, err);
+    return bl_blt_to_logical(s->sources[s->current->at].reader, record, err);
 }
 
 void bl_stream_skip_bodies(bl_stream *s, bool skip) {
@@ -366,6 +423,9 @@ void bl_stream_rewind(bl_stream *s) {
         bl_blt_rewind(s->sources[i].reader);
         s->sources[i].has_head = s->sources[i].at_end = false;
     }
+    for (size_t i = 0; i < s->n_lanes; i++)
+        s->lanes[i].at = s->lanes[i].first;
+    s->current = NULL;
     s->dropped_by_records = 0;
 }
 
