@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define MAX_SLOTS 4096
 
@@ -177,6 +178,49 @@ static void a_code_for_each_layer(void **state) {
     bl_trace_info_free(&info);
 }
 
+/* Two ranks in three parts each: what belongs to a step comes together, in ascending order, also the
+ * second time. */
+static void parts_step_by_step(void **state) {
+    (void)state;
+    enum { RANKS = 2, PARTS = 3, STEPS = 30 };
+    bl_error err;
+    bl_stream *stream;
+    char dir[256], path[300];
+    snprintf(dir, sizeof dir, "%s", bl_test_temp("parts"));
+    assert_int_equal(mkdir(dir, 0700), 0);
+    for (int rank = 0; rank < RANKS; rank++) {
+        for (int part = 1; part <= PARTS; part++) {
+            bl_trace_info info = bl_test_info(1, (int[]){0}, 4, 1);
+            info.part = part;
+            assert_ok(bl_trace_info_set_ranks(&info, RANKS, &rank, 1, &err));
+            snprintf(path, sizeof path, "%s/%d-%d.blt", dir, PARTS - part, rank);
+            bl_blt_writer *writer = bl_test_create(path, &info);
+            for (uint64_t step = 0; step < STEPS / PARTS; step++) {
+                const uint64_t number = (uint64_t)(part - 1) * (STEPS / PARTS) + step;
+                for (int again = 0; again < 2; again++)
+                    bl_test_put(writer, bl_test_record(number, 0, rank, 4, 1, 1,
+                                                       (int32_t[]){(int32_t)(number % 4)}));
+            }
+            bl_test_close(writer);
+            bl_trace_info_free(&info);
+        }
+    }
+    assert_ok(bl_stream_open(dir, &stream, &err));
+    for (int pass = 0; pass < 2; pass++) {
+        for (int i = 0; i < RANKS * STEPS * 2; i++) {
+            bl_record record;
+            bool any;
+            assert_ok(bl_stream_next(stream, &record, &any, &err));
+            assert_true(any);
+            assert_int_equal(record.step, i / (2 * RANKS));
+            assert_int_equal(record.rank, i / 2 % RANKS);
+            assert_int_equal(record.ids[0], record.step % 4);
+        }
+        bl_stream_rewind(stream);
+    }
+    bl_stream_free(stream);
+}
+
 /* ---- version 1 ------------------------------------------------------------------------------ */
 
 static uint64_t sum_of(const char *path, uint64_t *n_records) {
@@ -213,7 +257,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ids_by_layer),        cmocka_unit_test(rows_as_sets),
         cmocka_unit_test(four_bytes_of_slots), cmocka_unit_test(a_code_for_each_layer),
-        cmocka_unit_test(version_1_is_read),
+        cmocka_unit_test(parts_step_by_step),  cmocka_unit_test(version_1_is_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
