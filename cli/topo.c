@@ -1,6 +1,7 @@
 /*
  * ballast topo: look at topologies, and make them from what other tools print.
  */
+#include "cli/topo_probe.h"
 #include "cli/verbs.h"
 #include "core/io.h"
 #include "core/json.h"
@@ -20,7 +21,8 @@
 
 typedef struct topo_options {
     const char *base, *output;
-    int64_t part, nodes;
+    int64_t part, nodes, n_ranks;
+    double seconds;
     int from, op;
     bool json;
 } topo_options;
@@ -30,21 +32,26 @@ static const bl_opt OPTIONS[] = {
     {"from", 0, BL_OPT_CHOICE, AT(from), .choices = bl_topology_format_names,
      .help = "import: what the file is"},
     {"base", 0, BL_OPT_STRING, AT(base), .metavar = "T",
-     .help = "import: topology for what the file does not tell"},
+     .help = "import, probe: topology for what is not told or measured"},
     {"op", 0, BL_OPT_CHOICE, AT(op), .choices = bl_nccl_op_names,
      .help = "import: operation of a log of nccl-tests that does not name it"},
     {"part", 0, BL_OPT_INT, AT(part), .metavar = "N", .min = 1, .max = 64,
      .help = "import: which matrix or table, where the file holds several"},
     {"nodes", 0, BL_OPT_INT, AT(nodes), .metavar = "N", .min = 1, .max = BL_IMPORT_MAX_RANKS,
      .help = "import: make a cluster of N machines like this one"},
+    {"ranks", 'n', BL_OPT_INT, AT(n_ranks), .metavar = "N", .min = 2, .max = BL_LAUNCH_MAX_RANKS,
+     .help = "probe: start N ranks here; left out by those that mpirun or torchrun started"},
+    {"seconds", 0, BL_OPT_DURATION, AT(seconds), .metavar = "S", .min = 0.001, .max = 3600,
+     .help = "probe: about how long each bandwidth is measured"},
     {"output", 'o', BL_OPT_STRING, AT(output), .metavar = "OUT",
-     .help = "import: where to write the topology"},
+     .help = "import, probe: where to write the topology"},
     {"json", 0, BL_OPT_FLAG, AT(json), .help = "answer in JSON; show prints a topology file"},
     {0}};
 
 static void set_defaults(void *options) {
     topo_options *o = options;
     o->from = o->op = -1;
+    o->seconds = 0.1;
 }
 
 /* "450 G" and the like: three digits and a decimal prefix. */
@@ -288,11 +295,31 @@ static bl_status import(const topo_options *options, const char *path, bl_error 
     return st;
 }
 
+/* ---- probe -------------------------------------------------------------------------------- */
+
+static bl_status probe(const topo_options *options, int n_args, char **args, bl_error *err) {
+    const bl_topo_probe how = {(int)options->n_ranks, options->seconds, options->base};
+    json_t *root;
+    if (n_args > 1)
+        return bl_fail(err, BL_ERR_USAGE, "probe takes no argument, but got \"%s\"", args[1]);
+    if (options->output == NULL)
+        return bl_fail(err, BL_ERR_USAGE, "probe needs -o OUT");
+    BL_TRY(bl_check_output(options->output, &options->base, 1, err));
+    BL_TRY(bl_topo_probe_run(&how, &root, err));
+    if (root == NULL) /* not rank 0 */
+        return BL_OK;
+    bl_status st = bl_json_write(options->output, root, 2, err);
+    if (st >= 0)
+        st = tell_sources(options, root, err);
+    json_decref(root);
+    return st;
+}
+
 /* ---- the verb ----------------------------------------------------------------------------- */
 
 static bl_status run(void *opaque, int n_args, char **args, bl_error *err) {
     const topo_options *options = opaque;
-    static const char *const words[] = {"list", "show", "import"};
+    static const char *const words[] = {"list", "show", "import", "probe"};
     if (strcmp(args[0], "list") == 0) {
         if (n_args > 1)
             return bl_fail(err, BL_ERR_USAGE, "list takes no argument, but got \"%s\"", args[1]);
@@ -309,16 +336,18 @@ static bl_status run(void *opaque, int n_args, char **args, bl_error *err) {
             return bl_fail(err, BL_ERR_USAGE, "import needs a file to read");
         return import(options, args[1], err);
     }
+    if (strcmp(args[0], "probe") == 0)
+        return probe(options, n_args, args, err);
     const char *hint = bl_nearest_name(args[0], words, sizeof words / sizeof *words);
     return bl_fail(err, BL_ERR_USAGE, "unknown sub-verb \"%s\"; %s%s%s", args[0],
-                   hint != NULL ? "did you mean " : "it can list, show and import",
+                   hint != NULL ? "did you mean " : "it can list, show, import and probe",
                    hint != NULL ? hint : "", hint != NULL ? "?" : "");
 }
 
 const bl_verb bl_verb_topo = {
     .name = "topo",
-    .arguments = "list | show T | import --from FORMAT IN -o OUT",
-    .summary = "look at topologies, or make one from what other tools print",
+    .arguments = "list | show T | import --from FORMAT IN -o OUT | probe -n N -o OUT",
+    .summary = "look at topologies, or make one from other tools or by measuring",
     .details =
         "list prints the catalogue with the parameters of each topology. show prints the devices, "
         "the tree of domains with the costs of each level and where every figure came from. T is a "
@@ -328,7 +357,10 @@ const bl_verb bl_verb_topo = {
         "rank_cost_matrix. What such a file does not tell is as in --base, a topology itself, so "
         "that imports add up: structure first, then with its result as base a measurement. Without "
         "a base it is the catalogue's entry for the GPU that the file names, else assumed figures; "
-        "what was done is printed and kept in the result's \"sources\".",
+        "what was done is printed and kept in the result's \"sources\".\n\n"
+        "probe measures latency and bandwidth between all running ranks over the transport they "
+        "serve on: every pair by itself, then all at once. -n starts ranks on this host; started "
+        "by torchrun, mpirun or mpiexec, each process is one rank and rank 0 writes OUT.",
     .options = OPTIONS,
     .options_bytes = sizeof(topo_options),
     .set_defaults = set_defaults,

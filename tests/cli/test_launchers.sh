@@ -112,7 +112,7 @@ endless="--prompts $model/prompts/mixed.txt --repeat 1000000"
 pids=()
 if hosts_work; then
     trap 'kill -9 "${pids[@]}" 2>/dev/null; hosts_down; rm -rf "$work"' EXIT
-    hosts_up 4 200mbit
+    hosts_up 200mbit 200mbit 200mbit 200mbit
     start_on_hosts four --prompts $model/prompts/mixed.txt --max-tokens 8
     wait "${pids[@]}"
     check "four hosts on shaped links say what one process says" cmp "$work/one.txt" "$work/four.out.0"
