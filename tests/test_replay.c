@@ -145,7 +145,7 @@ static void layers_noise_and_operating_point(void **state) {
     bl_replay_free(&replay);
     options.tokens_per_rank = 1e6;
     assert_ok(bl_replay_run(&loads, &topology, &options, &replay, &err));
-    assert_true(replay.plans[0].step_us_mean > 100 * recorded);
+    assert_true(replay.plans[0].step_us_mean > 1.1 * recorded);
     bl_replay_free(&replay);
     /* Half of the rows go to either expert on average; 1/4 and 3/4 in turns: a level plan has one
      * rank at 1.5 in every step, a little more as the mean itself is uncertain: sqrt(8 / 7). */
