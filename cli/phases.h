@@ -5,7 +5,7 @@
 #define BL_CLI_PHASES_H
 
 #include "core/opt.h"
-#include "tracer/requests.h"
+#include "tracer/demand.h"
 
 /* The names of bl_phase, then "all"; NULL-terminated. An option left out is -1. */
 extern const char *const bl_phase_choices[];
@@ -15,6 +15,6 @@ extern const char *const bl_phase_choices[];
 int bl_phase_filter(int choice);
 
 /* The phases of `requests` that the choice covers, in order; returns their number. */
-int bl_phases_of(const bl_requests *requests, int choice, int phases[BL_N_PHASES]);
+int bl_phases_of(const bl_demand *requests, int choice, int phases[BL_N_PHASES]);
 
 #endif

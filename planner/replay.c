@@ -88,8 +88,30 @@ static bool has_seen(const bl_replaying *r, const bl_plan *plan, uint64_t step) 
     return false;
 }
 
+/* A plan of a trace that was cut carries the digest of what there was; the whole trace, read later,
+ * has another one, and would show the plan steps it was made from. */
+static bl_status check_origin(const bl_replaying *r, const bl_plan *plan, const char *name,
+                              bl_error *err) {
+    const json_t *complete = json_object_get(plan->provenance, "complete");
+    const bl_replay_options *o = r->options;
+    if (o->steps_named || o->all_steps || !json_is_false(complete))
+        return BL_OK;
+    const char *digest = told(plan, "trace");
+    bool known = strcmp(digest, r->loads->digest) == 0;
+    for (int i = 0; i < r->loads->n_parts && !known; i++)
+        known = strcmp(digest, r->loads->parts[i].digest) == 0;
+    if (known)
+        return BL_OK;
+    return bl_fail_at(err, BL_ERR_STATE, bl_at(name),
+                      "was made from a trace that was cut or incomplete, so this one does not show "
+                      "which of its steps the plan has seen; name steps that it has not with "
+                      "--steps A:B, or plan again");
+}
+
 static bl_status select_steps(bl_replaying *r, bl_error *err) {
     const bl_replay_options *o = r->options;
+    for (int p = 0; p < o->n_plans; p++)
+        BL_TRY(check_origin(r, &o->plans[p], o->names[p], err));
     BL_TRY(BL_CALLOC(r->steps, r->loads->n_steps, err));
     for (size_t i = 0; i < r->loads->n_steps; i++) {
         const uint64_t id = r->loads->step_id[i];

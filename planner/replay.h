@@ -3,7 +3,8 @@
  *
  * A plan is scored on steps it has not seen: when it was made from this very trace (same digest),
  * the steps it was made from are left out, for all plans alike. (A plan made from another phase of
- * the trace than the one scored has seen nothing of it.) For each (step, layer) with load:
+ * the trace than the one scored has seen nothing of it. A plan made from a trace that was cut or
+ * incomplete, which the whole one does not show, is refused unless the caller names the steps.) For each (step, layer) with load:
  *
  *     imbalance     max over ranks / mean over ranks of token rows (ranks without slots do not
  *                   count); mean, percentiles and maximum run over all (step, layer)
@@ -68,8 +69,9 @@ typedef struct bl_replay_options {
     const char *baseline_name;
     const bl_model *model;        /* sizes for the modelled times; NULL: the first plan's own */
     int64_t first_step, end_step; /* half-open; steps outside are not scored */
-    bool all_steps;               /* also those that a plan was made from: no test, a description */
-    const char *phase;            /* name of the phase that `loads` was read for; NULL: all */
+    bool steps_named;  /* the user chose them: a plan of an incomplete trace may be scored */
+    bool all_steps;    /* also those that a plan was made from: no test, a description */
+    const char *phase; /* name of the phase that `loads` was read for; NULL: all */
     double dwell_steps;
     double tokens_per_rank; /* times as if every step had so many on each rank; 0: its own */
     bool overlap;           /* communication runs beside attention and experts (cost.h) */

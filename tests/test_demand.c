@@ -3,7 +3,7 @@
 #include "tests/support/traces.h"
 
 #include "cli/phases.h"
-#include "tracer/requests.h"
+#include "tracer/demand.h"
 
 #include <math.h>
 #include <string.h>
@@ -43,14 +43,14 @@ static void write_mixed(const char *path) {
 static void phases_by_hand(void **state) {
     (void)state;
     bl_error err;
-    bl_requests requests;
+    bl_demand requests;
     const char *path = bl_test_temp("mixed.blt");
     write_mixed(path);
-    assert_ok(bl_requests_read(&path, 1, 0, INT64_MAX, &requests, &err));
+    assert_ok(bl_demand_read(&path, 1, 0, INT64_MAX, &requests, &err));
     assert_int_equal(requests.n_phases, 2);
     assert_int_equal(requests.n_ranks, 3);
-    const bl_requests_phase *prefill = &requests.phases[BL_PHASE_PREFILL];
-    const bl_requests_phase *decode = &requests.phases[BL_PHASE_DECODE];
+    const bl_demand_phase *prefill = &requests.phases[BL_PHASE_PREFILL];
+    const bl_demand_phase *decode = &requests.phases[BL_PHASE_DECODE];
     assert_int_equal(prefill->tokens, 90);
     assert_int_equal(prefill->steps, 1);
     assert_true(prefill->known && fabs(prefill->mean - 2.0) < 1e-12); /* 60 / 30 */
@@ -65,26 +65,26 @@ static void phases_by_hand(void **state) {
     assert_int_equal(bl_phases_of(&requests, BL_PHASE_DECODE, phases), 1);
     assert_int_equal(phases[0], BL_PHASE_DECODE);
     assert_int_equal(bl_phases_of(&requests, BL_PHASE_ALL, phases), 2);
-    assert_ok(bl_requests_read(&path, 1, 1, 2, &requests, &err));
+    assert_ok(bl_demand_read(&path, 1, 1, 2, &requests, &err));
     assert_int_equal(requests.n_phases, 1);
     assert_int_equal(requests.phases[BL_PHASE_DECODE].tokens, 30);
     /* Twice the same trace: the steps of the second follow those of the first. */
     const char *const both[] = {path, path};
-    assert_ok(bl_requests_read(both, 2, 3, 6, &requests, &err));
+    assert_ok(bl_demand_read(both, 2, 3, 6, &requests, &err));
     assert_int_equal(requests.all.tokens, 120);
 }
 
 static void summed_sources_are_not_known(void **state) {
     (void)state;
     bl_error err;
-    bl_requests requests;
+    bl_demand requests;
     bl_trace_info info = bl_test_info(2, (int[]){3, 4}, 4, 1);
     const char *path = bl_test_temp("summed.blt");
     bl_blt_writer *writer = bl_test_create(path, &info);
     put(writer, 0, BL_ALL_RANKS, BL_PHASE_UNKNOWN, 40, 0);
     bl_test_close(writer);
     bl_trace_info_free(&info);
-    assert_ok(bl_requests_read(&path, 1, 0, INT64_MAX, &requests, &err));
+    assert_ok(bl_demand_read(&path, 1, 0, INT64_MAX, &requests, &err));
     assert_int_equal(requests.n_ranks, 0);
     assert_int_equal(requests.phases[BL_PHASE_UNKNOWN].tokens, 40);
     assert_false(requests.phases[BL_PHASE_UNKNOWN].known);

@@ -1,4 +1,4 @@
-#include "tracer/requests.h"
+#include "tracer/demand.h"
 
 #include "core/mem.h"
 #include "tracer/steps.h"
@@ -123,7 +123,7 @@ static int ascending(const void *a, const void *b) {
 
 /* Figures of one phase over the cells of all paths. */
 static bl_status sum_up(const reader *readers, int n, int phase, int n_ranks, bool known,
-                        bl_requests_phase *out, bl_error *err) {
+                        bl_demand_phase *out, bl_error *err) {
     size_t most = 0, n_samples = 0;
     double *samples, sum = 0.0;
     for (int i = 0; i < n; i++)
@@ -153,9 +153,9 @@ static bl_status sum_up(const reader *readers, int n, int phase, int n_ranks, bo
     return BL_OK;
 }
 
-bl_status bl_requests_read(const char *const *paths, int n_paths, int64_t first_step,
-                           int64_t end_step, bl_requests *out, bl_error *err) {
-    bl_requests made = {0};
+bl_status bl_demand_read(const char *const *paths, int n_paths, int64_t first_step,
+                         int64_t end_step, bl_demand *out, bl_error *err) {
+    bl_demand made = {0};
     bool told = true;
     uint64_t before = 0;
     reader *readers;
