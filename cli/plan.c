@@ -2,6 +2,7 @@
  * ballast plan: from recorded routing to a placement with a proven gap.
  */
 #include "cli/plan_inputs.h"
+#include "cli/plan_phases.h"
 #include "cli/plan_print.h"
 #include "cli/verbs.h"
 
@@ -27,8 +28,8 @@ static const bl_opt OPTIONS[] = {
      .help = "ranks that hold nothing: 2,5-7; their slots are lost"},
     {"rule", 0, BL_OPT_CHOICE, AT(rule), .choices = bl_rule_names,
      .help = "how the engine shares an expert's tokens among its copies"},
-    {"phase", 0, BL_OPT_CHOICE, AT(phase), .choices = bl_phase_names,
-     .help = "plan on this phase only"},
+    {"phase", 0, BL_OPT_CHOICE, AT(phase), .choices = bl_phase_choices,
+     .help = "plan on this phase only; all: one plan for all of them is meant"},
     {"steps", 0, BL_OPT_RANGE, AT(steps), .metavar = "A:B",
      .help = "plan on these steps only, 0-based and half-open"},
     {"objective", 0, BL_OPT_CHOICE, AT(objective), .choices = bl_objective_names,
@@ -74,7 +75,8 @@ static const bl_opt OPTIONS[] = {
     {"explain", 0, BL_OPT_FLAG, AT(explain),
      .help = "say what each phase and GLPK did, which bound binds, and what decided, by layer"},
     {"strict", 0, BL_OPT_FLAG, AT(strict),
-     .help = "refuse a trace that lacks layers, instead of leaving them where they are"},
+     .help = "refuse a trace that lacks layers, instead of leaving them where they are, or that "
+             "names another model"},
     {"output", 'o', BL_OPT_STRING, AT(output), .metavar = "PLAN", .required = true,
      .help = "where to write the plan"},
     {"json", 0, BL_OPT_FLAG, AT(json), .help = "print the summary as JSON on standard output"},
@@ -124,14 +126,16 @@ static bl_status make_plan(const bl_plan_options *o, const bl_plan_inputs *in, b
     options.explain = o->explain;
     options.first_step = o->steps.first;
     options.end_step = o->steps.end;
-    options.phase = o->phase >= 0 ? bl_phase_names[o->phase] : NULL;
+    options.phase = bl_phase_filter(o->phase) >= 0 ? bl_phase_names[o->phase] : NULL;
     bl_progress progress = bl_progress_stderr();
     progress.last_s = bl_now_s(); /* short work needs no progress */
     bl_planning_summary summary;
     bl_plan plan = {0};
     BL_TRY(bl_planning_run(&in->loads, &in->model, in->has_topology ? &in->topology : NULL,
                            &options, &progress, &plan, &summary, err));
-    bl_status st = bl_plan_save(&plan, o->output, err);
+    bl_status st = bl_plan_predict(o, in, &plan, err);
+    if (st >= 0)
+        st = bl_plan_save(&plan, o->output, err);
     if (st >= 0) {
         bl_plan_print_text(o, in, &plan, &summary);
         if (o->json)
@@ -168,6 +172,9 @@ const bl_verb bl_verb_plan = {
         "whatever it serves: --objective time minimises the modelled time of a step, at "
         "--tokens-per-rank, and gap then refers to it. Times are modelled, from the figures of the "
         "topology, and told beside token balance wherever there is a topology.\n\n"
+        "Prefill and decode are different traffic and want different plans: --phase selects one. A "
+        "plan of several phases says what it makes of each; figures step by step, with "
+        "percentiles, are kept in the plan file under \"predicted\".\n\n"
         "With --current the plan starts from the placement in force: a layer is left alone unless "
         "its balance improves by --min-gain, and an unchanged load moves nothing. FILE is a plan "
         "or "

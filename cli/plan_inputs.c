@@ -189,21 +189,36 @@ static bl_status size_slots(const bl_plan_options *o, bl_plan_inputs *in, bl_err
     return st;
 }
 
+/* Names come from files' names and differ between engines, so by themselves they prove nothing. */
+static bl_status check_name(const bl_plan_options *o, const bl_plan_inputs *in, bl_error *err) {
+    const char *name = in->loads.model_name;
+    if (!o->strict || name[0] == '\0' || strcmp(name, in->model.name) == 0)
+        return BL_OK;
+    return bl_fail_at(err, BL_ERR_MODEL, bl_at(in->paths.items[0]),
+                      "is of %s, but the model is %s; without --strict they pass for one when "
+                      "experts, top-k and layers agree",
+                      name, in->model.name);
+}
+
 static bl_status open_trace(const bl_plan_options *o, int n_args, char **args, bl_plan_inputs *in,
                             bl_error *err) {
-    bl_opt_list paths = o->traces;
-    if (paths.n + n_args > BL_OPT_LIST_MAX)
+    bl_opt_list *paths = &in->paths;
+    *paths = o->traces;
+    if (paths->n + n_args > BL_OPT_LIST_MAX)
         return bl_fail(err, BL_ERR_USAGE, "more than %d traces", BL_OPT_LIST_MAX);
     for (int i = 0; i < n_args; i++)
-        paths.items[paths.n++] = args[i];
-    if (paths.n == 0)
+        paths->items[paths->n++] = args[i];
+    if (paths->n == 0)
         return bl_fail(err, BL_ERR_USAGE, "name the trace to plan on with --trace");
     bl_loads_options options = BL_LOADS_OPTIONS_INIT;
-    options.phase = o->phase;
+    options.phase = bl_phase_filter(o->phase);
     options.first_step = o->steps.first;
     options.end_step = o->steps.end;
-    BL_TRY(bl_loads_read(paths.items, paths.n, &in->model, &options, &in->loads, err));
-    bl_loads_tell(&in->loads, paths.items[0], in->model.name, o->steps.first, o->steps.end, stderr);
+    BL_TRY(bl_loads_read(paths->items, paths->n, &in->model, &options, &in->loads, err));
+    BL_TRY(check_name(o, in, err));
+    BL_TRY(bl_demand_read(paths->items, paths->n, o->steps.first, o->steps.end, &in->demand, err));
+    bl_loads_tell(&in->loads, paths->items[0], in->model.name, o->steps.first, o->steps.end,
+                  stderr);
     return BL_OK;
 }
 

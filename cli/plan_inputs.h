@@ -4,6 +4,7 @@
 #ifndef BL_CLI_PLAN_INPUTS_H
 #define BL_CLI_PLAN_INPUTS_H
 
+#include "cli/phases.h"
 #include "core/opt.h"
 #include "planner/planning.h"
 #include "tracer/trace.h"
@@ -29,6 +30,8 @@ typedef struct bl_plan_inputs {
     bl_plan current;
     bl_capacity capacity;
     int *node, *domain; /* [n_ranks] or NULL */
+    bl_opt_list paths;  /* of the trace; borrowed from the command line */
+    bl_demand demand;   /* phases of the steps asked for */
     bl_loads loads;
 } bl_plan_inputs;
 

@@ -3,6 +3,8 @@
  */
 #include "cli/plan_print.h"
 
+#include "cli/plan_phases.h"
+
 static int largest_rank(const bl_capacity *capacity, int n_ranks) {
     int most = 0;
     for (int rank = 0; rank < n_ranks; rank++)
@@ -91,6 +93,7 @@ static void print_summary(const bl_plan_options *o, const bl_plan_inputs *in, co
             "  %d experts had no copy but on masked ranks; provenance.orphans names them: their "
             "weights must come from host memory or disk\n",
             s->n_orphans);
+    bl_plan_print_phases(o, in, plan, stderr);
     if (s->stopped)
         fprintf(stderr, "  stopped early: this is the best so far\n");
     fprintf(stderr, "wrote %s, digest %s\n", o->output, plan->digest.hex);
@@ -148,6 +151,7 @@ bl_status bl_plan_print_json(const bl_plan_options *o, const bl_plan_inputs *in,
                             json_pack("{s:f, s:f, s:f, s:f, s:b}", "before", s->before_us, "greedy",
                                       s->greedy_us, "score", s->score_us, "bound", s->bound_us,
                                       "modelled", 1));
+    json_object_set_new(root, "predicted", bl_plan_phases_to_json(plan));
     json_object_set_new(root, "proven_layers", json_integer(s->n_proven));
     json_object_set_new(root, "moves", json_integer((json_int_t)s->moves));
     json_object_set_new(root, "replicas", json_integer((json_int_t)s->replicas));

@@ -47,6 +47,7 @@ void bl_plan_free(bl_plan *plan) {
     bl_placement_free(&plan->placement);
     bl_model_free(&plan->model);
     json_decref(plan->provenance);
+    json_decref(plan->predicted);
     *plan = (bl_plan){0};
 }
 
@@ -175,10 +176,17 @@ json_t *bl_plan_to_json(const bl_plan *plan) {
         json_decref(layers);
         return NULL;
     }
-    return json_pack("{s:s, s:i, s:o, s:i, s:I, s:o, s:O, s:s}", "format", PLAN_FORMAT, "version",
-                     PLAN_VERSION, "model", model_to_json(plan), "ranks", plan->placement.n_ranks,
-                     "epoch", (json_int_t)plan->epoch, "layers", layers, "provenance",
-                     plan->provenance, "digest", digest.hex);
+    json_t *root = json_pack("{s:s, s:i, s:o, s:i, s:I, s:o, s:O}", "format", PLAN_FORMAT,
+                             "version", PLAN_VERSION, "model", model_to_json(plan), "ranks",
+                             plan->placement.n_ranks, "epoch", (json_int_t)plan->epoch, "layers",
+                             layers, "provenance", plan->provenance);
+    if (plan->predicted != NULL)
+        json_object_set(root, "predicted", plan->predicted);
+    if (json_object_set_new(root, "digest", json_string(digest.hex)) != 0) {
+        json_decref(root);
+        return NULL;
+    }
+    return root;
 }
 
 /* One line per key, and one per layer, so that `grep` and `diff` are of use on a plan. */
@@ -460,7 +468,14 @@ static bl_status read_provenance(const json_t *root, const char *file, bl_plan *
         BL_TRY(bl_json_object(root, "provenance", file, &provenance, err));
     BL_TRY(check_steps(provenance, file, err));
     plan->provenance = provenance != NULL ? json_deep_copy(provenance) : json_object();
-    return plan->provenance != NULL ? BL_OK : bl_fail(err, BL_ERR_NOMEM, "out of memory");
+    const json_t *predicted = json_object_get(root, "predicted");
+    if (predicted != NULL) {
+        BL_TRY(bl_json_object(root, "predicted", file, &predicted, err));
+        plan->predicted = json_deep_copy(predicted);
+    }
+    return plan->provenance != NULL && (predicted == NULL) == (plan->predicted == NULL)
+               ? BL_OK
+               : bl_fail(err, BL_ERR_NOMEM, "out of memory");
 }
 
 static bl_status check_digest(const json_t *root, const char *file, bl_plan *plan, bl_error *err) {

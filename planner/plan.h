@@ -14,6 +14,8 @@
  *               "bound":{"max_over_mean","kind"},"gap",
  *               "time":{"step_us","bound_us","kind","modelled":true}}],
  *    "provenance":{"objective","rule","algorithm","seed","steps","trace","traces"?,"topology",...},
+ *    "predicted":{<phase>:{"steps","imbalance":{"mean","p50","p95","p99","worst"},"step_us",
+ *                          "modelled","layers":[{"layer","mean","p50","p95","p99","worst"}]}},
  *    "digest":"xxh3-128 hex"}
  *
  * Readers ignore keys they do not know, refuse a version they do not know, and check everything
@@ -62,6 +64,7 @@ typedef struct bl_plan {
     bl_rule rule;           /* one for all layers */
     bl_plan_layer *layers;  /* [placement.n_layers]; owned */
     json_t *provenance;     /* object, owned reference */
+    json_t *predicted;      /* object by phase (planner/predict.h), or NULL; owned reference */
     bl_digest digest;
 } bl_plan;
 

@@ -319,9 +319,10 @@ bl_status bl_replay_run(const bl_loads *loads, const bl_topology *topology,
     const bl_model *model = options->model != NULL ? options->model : &options->plans[0].model;
     bl_replay made = {.n_plans = options->n_plans};
     BL_TRY(check_all(loads, options, err));
-    BL_TRY(bl_ranks_fit(topology, options->plans[0].placement.n_ranks, err));
+    if (topology != NULL)
+        BL_TRY(bl_ranks_fit(topology, options->plans[0].placement.n_ranks, err));
     bl_status st = BL_CALLOC(made.plans, options->n_plans, err);
-    if (st >= 0 && model->expert_bytes > 0)
+    if (st >= 0 && model->expert_bytes > 0 && topology != NULL)
         st = bl_cost_create(model, topology, options->plans[0].placement.n_ranks, &r.cost, err);
     if (r.cost != NULL && options->overlap)
         bl_cost_set_overlap(r.cost);

@@ -73,6 +73,7 @@ typedef struct bl_replay_options {
     bool all_steps;    /* also those that a plan was made from: no test, a description */
     const char *phase; /* name of the phase that `loads` was read for; NULL: all */
     double dwell_steps;
+    double tail; /* in (0, 1]: also give the mean of this part of the samples, the worst; 0: not */
     double tokens_per_rank; /* times as if every step had so many on each rank; 0: its own */
     bool overlap;           /* communication runs beside attention and experts (cost.h) */
     uint64_t seed;          /* of the bootstrap and the noise floor */
@@ -86,6 +87,7 @@ typedef struct bl_replay_score {
     const char *name;                /* borrowed from the options */
     double mean, p50, p95, p99, max; /* imbalance; NaN when nothing was scored */
     double balancedness;
+    double tail_mean; /* of imbalance over the worst part; NaN when not asked for */
     int n_layers;
     bl_replay_figures *layers;        /* [n_layers] as in the loads; owned */
     double step_us_mean, step_us_p95; /* NaN when no time could be modelled */
@@ -110,7 +112,8 @@ typedef struct bl_replay {
     bl_verdict verdict;     /* the best plan's */
 } bl_replay;
 
-/* `loads` holds all steps of the trace (of the phase asked for). Layers of the trace that a plan
+/* `loads` holds all steps of the trace (of the phase asked for). Without a topology (NULL) no time is
+ * modelled. Layers of the trace that a plan
  * lacks, unusable layers and other models are errors by name. Free with bl_replay_free(). */
 bl_status bl_replay_run(const bl_loads *loads, const bl_topology *topology,
                         const bl_replay_options *options, bl_replay *out, bl_error *err);

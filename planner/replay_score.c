@@ -168,6 +168,8 @@ static void summarise_imbalance(bl_replaying *r, size_t n, bl_replay_score *scor
     score->p95 = all.p95;
     score->p99 = all.p99;
     score->max = all.max;
+    const size_t n_worst = (size_t)ceil(r->options->tail * (double)n);
+    score->tail_mean = n_worst > 0 ? bl_replay_mean(r->samples + n - n_worst, n_worst) : NAN;
 }
 
 static bl_status summarise_time(const bl_replaying *r, bl_replay_score *score, bl_error *err) {

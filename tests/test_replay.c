@@ -163,6 +163,39 @@ static void layers_noise_and_operating_point(void **state) {
     bl_topology_free(&topology);
 }
 
+/* vllm #50647: balance is 0.936, a move costs 60 s and there are 100 s left to serve: at most 6.4 s
+ * can be won, so nothing moves. */
+static void good_balance_is_left_alone(void **state) {
+    (void)state;
+    bl_error err;
+    bl_loads loads = loads_of(20);
+    bl_topology topology = topology_of();
+    bl_plan plan = plan_of(SLOTS_BOTH, "{}"), base = plan_of(SLOTS_APART, "{}");
+    bl_replay_options options = options_of(&plan, 1);
+    options.baseline = BL_BASELINE_PLAN;
+    options.baseline_plan = &base;
+    options.baseline_name = "now";
+    bl_replay replay;
+    fill(468, 532);
+    for (int s = 0; s < 20; s++)
+        count[s][1][0] = 532, count[s][1][1] = 468;
+    /* Two layers, a bundle of 64 x 64 x 3 bf16 weights each into either rank. */
+    topology.levels[1].in_bytes_per_s.value = topology.levels[1].out_bytes_per_s.value =
+        2 * 3 * 64 * 64 * 2 / 60.0;
+    assert_ok(bl_replay_run(&loads, &topology, &options, &replay, &err));
+    assert_true(fabs(replay.baseline.balancedness - 500.0 / 532) < 1e-12);
+    options.dwell_steps = 100e6 / replay.baseline.step_us_mean;
+    bl_replay_free(&replay);
+    assert_ok(bl_replay_run(&loads, &topology, &options, &replay, &err));
+    assert_true(fabs(replay.plans[0].migration_s - 60.0) < 0.1);
+    assert_true(replay.plans[0].saved_us >= 0.0 && replay.plans[0].mean == 1.0);
+    assert_int_equal(replay.plans[0].verdict, BL_VERDICT_NOT_WORTH_IT);
+    bl_replay_free(&replay);
+    bl_plan_free(&plan);
+    bl_plan_free(&base);
+    bl_topology_free(&topology);
+}
+
 static void masked_ranks_do_not_count(void **state) {
     (void)state;
     bl_error err;
@@ -505,6 +538,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(metrics_by_hand),
         cmocka_unit_test(layers_noise_and_operating_point),
+        cmocka_unit_test(good_balance_is_left_alone),
         cmocka_unit_test(masked_ranks_do_not_count),
         cmocka_unit_test(per_step_is_split_anew),
         cmocka_unit_test(fractions_are_applied),
