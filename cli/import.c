@@ -12,7 +12,7 @@ typedef struct import_options {
     const char *from, *model, *layers, *compose, *out;
     int phase;
     int64_t top_k, ranks;
-    bool json;
+    bool sets, json;
 } import_options;
 
 static void set_defaults(void *options) {
@@ -67,6 +67,10 @@ static const bl_opt OPTIONS[] = {
      .offset = offsetof(import_options, phase),
      .choices = PHASES,
      .help = "phase of all steps"},
+    {.name = "sets",
+     .type = BL_OPT_FLAG,
+     .offset = offsetof(import_options, sets),
+     .help = "keep which experts a token picked, not in which order: a smaller file"},
     {.name = "output",
      .short_name = 'o',
      .type = BL_OPT_STRING,
@@ -128,6 +132,7 @@ static bl_status run(void *user, int n_args, char **args, bl_error *err) {
     how.layers = options->layers;
     how.top_k = (int)options->top_k;
     how.ranks = (int)options->ranks;
+    how.sets = options->sets;
     how.phase = options->phase < BL_N_PHASES ? options->phase : -1;
     bl_import_result result;
     bl_status st = bl_import(options->from, (const char *const *)args, n_args, &how, options->out,

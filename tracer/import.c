@@ -146,7 +146,9 @@ static bl_status begin_first(bl_import_sink *sink, const bl_source_shape *shape,
                      "of its own",
                      sink->rows.n_mtp);
     sink->result.n_layers = sink->info.n_layers;
-    return bl_blt_create(sink->out, &sink->info, false, &sink->writer, err);
+    BL_TRY(bl_blt_create(sink->out, &sink->info, false, &sink->writer, err));
+    bl_blt_as_sets(sink->writer, sink->options->sets);
+    return BL_OK;
 }
 
 /* A trace says once which ranks it has. */

@@ -18,6 +18,8 @@
 #include "core/model.h"
 #include "tracer/trace.h"
 
+#include <stdbool.h>
+
 typedef struct bl_import_options {
     const bl_model *model; /* or NULL */
     const char *layers;    /* the --layers convention, or NULL */
@@ -26,9 +28,10 @@ typedef struct bl_import_options {
     int64_t compose_batch; /* tokens per step over all ranks; 0: do not compose steps */
     int compose_ranks;
     int ranks; /* ranks that should have written a file; 0: up to the highest that did */
+    bool sets; /* keep of each token which experts it picked, not in which order */
 } bl_import_options;
 
-#define BL_IMPORT_OPTIONS_INIT ((bl_import_options){NULL, NULL, -1, 0, 0, 1, 0})
+#define BL_IMPORT_OPTIONS_INIT ((bl_import_options){NULL, NULL, -1, 0, 0, 1, 0, false})
 
 typedef struct bl_import_result {
     uint64_t steps, tokens;

@@ -67,6 +67,15 @@ check "sglang-reply: tokens must be all there" refuses "or 3 tokens" sglang-repl
 check "dumps with steps are not composed" refuses "sglang-stat holds steps already" sglang-stat --compose batch=2 \
     "$work/sglang.json"
 
+sets() { # which experts, not in which order: the same figures
+    printf 'seq,pos,layer,e0,e1\n0,0,1,3,0\n0,0,2,1,2\n0,1,1,2,1\n0,1,2,0,3\n' >"$work/t.csv"
+    import --from topk-csv --compose batch=2,ranks=1 --model "$work/toy.json" "$work/t.csv" && cp "$work/out.blt" "$work/order.blt" &&
+        import --from topk-csv --compose batch=2,ranks=1 --model "$work/toy.json" --sets "$work/t.csv" &&
+        ! cmp -s "$work/out.blt" "$work/order.blt" &&
+        [ "$("$ballast" stat --csv "$work/out.blt")" = "$("$ballast" stat --csv "$work/order.blt")" ]
+}
+check "tokens as sets" sets
+
 if [ -d "$shared/fixtures" ]; then
     lite=$shared/configs/moe-lrc/deepseek2.config.json fixtures=$shared/fixtures
     passes() { # FILE...
