@@ -11,9 +11,9 @@ struct bl_local_split {
     const int *node; /* [n_ranks] */
     bl_copies copies;
     uint64_t *nodes_of; /* [n_experts] set of nodes that hold a copy */
-    int source;
-    uint64_t *sent;                         /* [n_ranks] rows this source has sent in this step */
-    uint64_t sent_node[BL_LOCAL_MAX_NODES]; /* the same by node */
+    int n_nodes, source;
+    uint64_t n_tokens; /* of the source in this step */
+    uint64_t *sent;    /* [n_ranks] rows it has sent in this step */
 };
 
 static bl_status check(const bl_layer_placement *layer, const int *node, bl_error *err) {
@@ -37,6 +37,8 @@ bl_status bl_local_split_create(const bl_layer_placement *layer, const int *node
     BL_TRY_GOTO(st, bl_copies_of(layer, &split->copies, err), fail);
     BL_TRY_GOTO(st, BL_CALLOC(split->nodes_of, layer->n_experts, err), fail);
     BL_TRY_GOTO(st, BL_CALLOC(split->sent, layer->n_ranks, err), fail);
+    for (int rank = 0; rank < layer->n_ranks; rank++)
+        split->n_nodes = node[rank] >= split->n_nodes ? node[rank] + 1 : split->n_nodes;
     for (int e = 0; e < layer->n_experts; e++) {
         for (int i = split->copies.first[e]; i < split->copies.first[e + 1]; i++)
             split->nodes_of[e] |= UINT64_C(1) << node[split->copies.rank[i]];
@@ -60,83 +62,71 @@ void bl_local_split_free(bl_local_split *split) {
 void bl_local_split_begin(bl_local_split *split, int source) {
     assert(source >= 0 && source < split->layer->n_ranks);
     split->source = source;
+    split->n_tokens = 0;
     memset(split->sent, 0, (size_t)split->layer->n_ranks * sizeof *split->sent);
-    memset(split->sent_node, 0, sizeof split->sent_node);
 }
 
 /* ---- the nodes of one token ---------------------------------------------------------------- */
 
+/* Index of the lowest bit, by a de Bruijn sequence. */
 static int lowest(uint64_t set) {
-    int bit = 0;
-    while (!(set >> bit & 1))
-        bit++;
-    return bit;
+    static const signed char index[64] = {
+        0,  1,  2,  53, 3,  7,  54, 27, 4,  38, 41, 8,  34, 55, 48, 28, 62, 5,  39, 46, 44, 42,
+        22, 9,  24, 35, 59, 56, 49, 18, 29, 11, 63, 52, 6,  26, 37, 40, 33, 47, 61, 45, 43, 21,
+        23, 58, 17, 10, 51, 25, 36, 32, 60, 20, 57, 16, 50, 31, 19, 15, 30, 14, 13, 12};
+    return index[((set & (~set + 1)) * UINT64_C(0x022fdd63cc95386d)) >> 58];
 }
 
-static uint64_t sent_to(const uint64_t *sent, int node) {
-    return sent != NULL ? sent[node] : 0;
+int bl_local_first(uint64_t set, int from) {
+    const uint64_t behind = set & (~UINT64_C(0) << from);
+    return lowest(behind != 0 ? behind : set);
 }
 
-/* The node of a set to which the least was sent. */
-static int least_sent(uint64_t set, const uint64_t *sent) {
-    int best = lowest(set);
-    for (uint64_t rest = set & (set - 1); sent != NULL && rest != 0; rest &= rest - 1) {
-        const int node = lowest(rest);
-        if (sent[node] < sent[best])
-            best = node;
-    }
-    return best;
-}
-
-/* The two nodes that together hold something of every mask, and to which the least was sent. */
-static uint64_t cover_by_two(const uint64_t *masks, int n, uint64_t candidates,
-                             const uint64_t *sent) {
-    uint64_t best = 0, best_sent = UINT64_MAX;
-    for (uint64_t a = candidates & masks[0]; a != 0; a &= a - 1) {
-        const int first = lowest(a);
-        uint64_t second = candidates; /* nodes that hold all that the first does not */
-        for (int i = 0; i < n; i++) {
-            if (!(masks[i] >> first & 1))
-                second &= masks[i];
-        }
-        if (second == 0)
-            continue;
-        const int other = least_sent(second, sent);
-        const uint64_t cost = sent_to(sent, first) + sent_to(sent, other);
-        if (cost < best_sent) {
-            best = UINT64_C(1) << first | UINT64_C(1) << other;
-            best_sent = cost;
-        }
-    }
-    return best;
-}
-
-/* Take the node that holds most of what is left until nothing is. */
-static uint64_t cover_by_many(uint64_t *masks, int n, uint64_t candidates, const uint64_t *sent) {
+/* Few nodes that hold all of need[n]; `from` decides between equals. */
+static uint64_t cover_many(const uint64_t *need, int n, uint64_t any, int from) {
     uint64_t chosen = 0;
-    while (n > 0) {
+    for (;;) {
         int best = -1, best_count = 0;
-        for (uint64_t rest = candidates & ~chosen; rest != 0; rest &= rest - 1) {
-            const int node = lowest(rest);
+        uint64_t rest = any & ~chosen;
+        for (; rest != 0; rest &= ~(UINT64_C(1) << bl_local_first(rest, from))) {
+            const int node = bl_local_first(rest, from);
             int count = 0;
             for (int i = 0; i < n; i++)
-                count += (int)(masks[i] >> node & 1);
-            if (count > best_count ||
-                (count == best_count && best >= 0 && sent_to(sent, node) < sent_to(sent, best))) {
-                best = node;
+                count += (need[i] & chosen) == 0 && (need[i] >> node & 1);
+            if (count > best_count) {
                 best_count = count;
+                best = node;
             }
         }
-        assert(best >= 0);
+        if (best < 0)
+            return chosen;
         chosen |= UINT64_C(1) << best;
-        int left = 0;
-        for (int i = 0; i < n; i++) {
-            if (!(masks[i] >> best & 1))
-                masks[left++] = masks[i];
-        }
-        n = left;
     }
-    return chosen;
+}
+
+/* One node, else two. */
+static uint64_t cover_few(const uint64_t *need, int n, int from) {
+    uint64_t all = ~UINT64_C(0), any = 0;
+    for (int i = 0; i < n; i++) {
+        all &= need[i];
+        any |= need[i];
+    }
+    if (n == 0)
+        return 0;
+    if (all != 0)
+        return UINT64_C(1) << bl_local_first(all, from);
+    for (uint64_t rest = need[0]; rest != 0;) {
+        const int first = bl_local_first(rest, from);
+        uint64_t second = any;
+        for (int i = 1; i < n; i++) {
+            if (!(need[i] >> first & 1))
+                second &= need[i];
+        }
+        if (second != 0)
+            return UINT64_C(1) << first | UINT64_C(1) << bl_local_first(second, from);
+        rest &= ~(UINT64_C(1) << first);
+    }
+    return cover_many(need, n, any, from);
 }
 
 static int count_bits(uint64_t set) {
@@ -146,27 +136,8 @@ static int count_bits(uint64_t set) {
     return n;
 }
 
-int bl_local_cover(const uint64_t *masks, int n, int own, const uint64_t *sent, uint64_t *nodes) {
-    uint64_t need[BL_LOCAL_MAX_TOP_K], all = ~UINT64_C(0), any = 0;
-    int n_need = 0;
-    assert(n <= BL_LOCAL_MAX_TOP_K);
-    *nodes = 0;
-    for (int i = 0; i < n; i++) {
-        if (masks[i] >> own & 1)
-            continue;
-        need[n_need++] = masks[i];
-        all &= masks[i];
-        any |= masks[i];
-    }
-    if (n_need == 0)
-        return 0;
-    if (all != 0) {
-        *nodes = UINT64_C(1) << least_sent(all, sent);
-        return 1;
-    }
-    *nodes = cover_by_two(need, n_need, any, sent);
-    if (*nodes == 0)
-        *nodes = cover_by_many(need, n_need, any, sent);
+int bl_local_cover(const uint64_t *need, int n, int from, uint64_t *nodes) {
+    *nodes = cover_few(need, n, from);
     return count_bits(*nodes);
 }
 
@@ -178,11 +149,12 @@ static int distance(const bl_local_split *split, int rank) {
     return (rank - split->source + n) % n;
 }
 
-static int choose_copy(const bl_local_split *split, int expert, uint64_t nodes) {
+/* The copy of an expert on a node. */
+static int choose_copy(const bl_local_split *split, int expert, int node) {
     int best = -1;
     for (int i = split->copies.first[expert]; i < split->copies.first[expert + 1]; i++) {
         const int rank = split->copies.rank[i];
-        if (!(nodes >> split->node[rank] & 1))
+        if (split->node[rank] != node)
             continue;
         const int chosen = best >= 0 ? split->copies.rank[best] : -1;
         if (best < 0 || split->sent[rank] < split->sent[chosen] ||
@@ -194,25 +166,25 @@ static int choose_copy(const bl_local_split *split, int expert, uint64_t nodes) 
 }
 
 int bl_local_split_token(bl_local_split *split, const int32_t *ids, int k, int *slot) {
-    uint64_t masks[BL_LOCAL_MAX_TOP_K], others = 0;
+    const int own = split->node[split->source];
+    const int from = (int)(split->n_tokens++ % (uint64_t)split->n_nodes);
+    uint64_t need[BL_LOCAL_MAX_TOP_K], others;
     int n = 0;
     assert(k >= 1 && k <= BL_LOCAL_MAX_TOP_K);
     for (int i = 0; i < k; i++) {
-        if (ids[i] >= 0)
-            masks[n++] = split->nodes_of[ids[i]];
+        if (ids[i] >= 0 && !(split->nodes_of[ids[i]] >> own & 1))
+            need[n++] = split->nodes_of[ids[i]];
     }
-    const int own = split->node[split->source];
-    const int visited = n > 0 ? bl_local_cover(masks, n, own, split->sent_node, &others) : 0;
-    const uint64_t own_bit = UINT64_C(1) << own;
+    const int visited = bl_local_cover(need, n, from, &others);
     for (int i = 0; i < k; i++) {
         slot[i] = -1;
         if (ids[i] < 0)
             continue;
-        const bool at_home = (split->nodes_of[ids[i]] & own_bit) != 0;
-        const int copy = choose_copy(split, ids[i], at_home ? own_bit : others);
+        const uint64_t nodes = split->nodes_of[ids[i]];
+        const int node = nodes >> own & 1 ? own : bl_local_first(nodes & others, from);
+        const int copy = choose_copy(split, ids[i], node);
         slot[i] = split->copies.slot[copy];
         split->sent[split->copies.rank[copy]]++;
-        split->sent_node[split->node[split->copies.rank[copy]]]++;
     }
     return visited;
 }

@@ -12,11 +12,12 @@
  *            copies on nodes          A, C    B, C   B, D         (not C and D)
  *
  *        One node, else two, are found exactly; from three on, the node that holds most of what is
- *        left is taken again and again. Among equally good ones, those to which this source rank has
- *        sent the fewest rows in this step.
- *     3. among the copies on those nodes, an expert is served by the one on the rank to which this
- *        source has sent the fewest rows in this step; of equals, the first at or behind the source
- *        itself in rank order, so that source ranks do not all begin with the same one.
+ *        left is taken again and again. Between equally good ones, the first at or behind node
+ *        (tokens before this one in the source's step) mod nodes, and around: over many tokens equal
+ *        choices share evenly, and the planner can foresee how much goes where.
+ *     3. an expert is served on its own node, else on the first of those nodes, counted in the same
+ *        way, that has a copy; there by the copy on the rank to which this source has sent the fewest
+ *        rows in this step; of equals, the first at or behind the source itself in rank order.
  *
  * Every source rank decides alone and knows only what it has sent: no communication. The planner
  * scores plans with this very code, token by token.
@@ -44,9 +45,11 @@ void bl_local_split_begin(bl_local_split *split, int source);
  * the number of other nodes the token visits. */
 int bl_local_split_token(bl_local_split *split, const int32_t *ids, int k, int *slot);
 
-/* The fewest nodes other than `own` that hold all experts of a token, given the set of nodes that
- * hold each (bit n: node n), as step 2 finds them; *nodes is their set. sent[64] (rows sent to each
- * node) decides between equals and may be NULL: then the lowest. `n` masks, none 0. */
-int bl_local_cover(const uint64_t *masks, int n, int own, const uint64_t *sent, uint64_t *nodes);
+/* Index of the first member of a non-empty set at or behind `from` (0 .. 63), and around. */
+int bl_local_first(uint64_t set, int from);
+
+/* The fewest nodes that hold all of need[n] (sets of nodes, none empty; n = 0: none), as step 2 finds
+ * them, and how many they are. */
+int bl_local_cover(const uint64_t *need, int n, int from, uint64_t *nodes);
 
 #endif

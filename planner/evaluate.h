@@ -14,7 +14,9 @@ typedef struct bl_score {
 
 /* Score of a placement that satisfies the hard rules. No load at all scores 1. Under
  * BL_RULE_FRACTIONS the shares are the ones the planner would give this placement
- * (planner/shares.h); under BL_RULE_PER_STEP each scenario is split anew (planner/flow.h). Rules that need to know where tokens come from are BL_ERR_UNSUPPORTED. */
+ * (planner/shares.h); under BL_RULE_PER_STEP each scenario is split anew (planner/flow.h). The rules
+ * that look at where tokens come from are scored by planner/traffic.h on problem->sources, without
+ * which they are BL_ERR_UNSUPPORTED. */
 bl_status bl_evaluate(const bl_problem *problem, const bl_layer_placement *placement, bl_score *out,
                       bl_error *err);
 

@@ -86,6 +86,10 @@ static bl_status plan_job(const bl_planning *r, bl_planning_job *j, bl_error *er
     return st;
 }
 
+static bl_status meter_job(const bl_planning *r, bl_planning_job *j, bl_error *err) {
+    return bl_planning_meter(r, j, err);
+}
+
 /* Take jobs until there are none; the calling thread and its helpers all run this. */
 static void *work(void *user) {
     bl_planning *r = user;
@@ -94,7 +98,10 @@ static void *work(void *user) {
         bl_planning_job *j = &r->jobs[r->next++];
         pthread_mutex_unlock(&r->lock);
         bl_error err = BL_ERROR_INIT;
-        const bl_status st = r->task(r, j, &err);
+        bl_status st = bl_planning_attach(r, j, &err);
+        if (st >= 0)
+            st = r->task(r, j, &err);
+        bl_planning_detach(j);
         pthread_mutex_lock(&r->lock);
         if (st < 0 && r->status >= 0) {
             r->status = st;
@@ -142,6 +149,7 @@ bl_status bl_planning_run(const bl_loads *loads, const bl_model *model, const bl
                           bl_planning_summary *summary, bl_error *err) {
     bl_planning r = {.loads = loads,
                      .model = model,
+                     .topology = topology,
                      .options = options,
                      .progress = progress,
                      .n_jobs = model->n_moe_layers,
@@ -159,6 +167,8 @@ bl_status bl_planning_run(const bl_loads *loads, const bl_model *model, const bl
         st = bl_planning_for_all(&r, plan_job, err);
     if (st >= 0)
         st = bl_planning_keep_budget(&r, err);
+    if (st >= 0 && options->sites != NULL)
+        st = bl_planning_for_all(&r, meter_job, err);
     if (st >= 0) {
         bl_planning_summarise(&r, summary);
         if (options->explain)

@@ -18,6 +18,9 @@
  * score and bound beside those in tokens; with the objective `time` that is what is minimised and
  * what the gap refers to.
  *
+ * Where the loads tell by source where tokens come from (`sites` given), rules that look at it can be
+ * planned for, and on several nodes plans keep rows between them few (planner/traffic_plan.h).
+ *
  * A layer without load in the selected steps, or without records in the trace, keeps the current
  * placement, or the one engines start with, and is listed. Fewer than half of the layers with load
  * is refused: that is a broken recorder or a wrong layer convention, not traffic.
@@ -40,6 +43,7 @@
 #include "core/progress.h"
 #include "planner/capacity.h"
 #include "planner/plan.h"
+#include "planner/traffic.h"
 #include "topologies/topology.h"
 #include "tracer/loads.h"
 
@@ -75,7 +79,9 @@ typedef struct bl_planning_options {
                                as the trace's mean step has */
     bool overlap;           /* communication runs beside attention and experts (cost.h) */
     bl_objective_over over;
-    double half_life; /* steps after which one counts half of what follows; 0: all alike */
+    double half_life;      /* steps after which one counts half of what follows; 0: all alike */
+    const bl_sites *sites; /* where ranks are, or NULL: sources are not looked at; borrowed */
+    bl_dispatch dispatch, combine; /* how the engine sends tokens, for traffic */
     int max_scenarios;
     int n_threads;
     bool compare;                 /* also score the placement before and the greedy one */
@@ -102,6 +108,12 @@ typedef struct bl_planning_figure {
     int worst_layer; /* decoder-layer id */
 } bl_planning_figure;
 
+/* Rows of the steps planned on, over all layers, that travel under one placement. */
+typedef struct bl_planning_traffic {
+    double dispatch[BL_MAX_LEVELS + 1], combine[BL_MAX_LEVELS + 1]; /* by level of the topology */
+    double remote_nodes, tokens; /* summed over tokens and layers; tokens known by their ids */
+} bl_planning_traffic;
+
 typedef struct bl_planning_summary {
     int n_layers, n_idle,
         n_missing; /* in the plan; without load; of those, absent from the trace */
@@ -116,6 +128,10 @@ typedef struct bl_planning_summary {
     bool has_rules;
     bl_planning_figure free; /* without the rules; where there are any */
     int n_groups_proven;     /* layers whose groups have the best nodes, proven by GLPK */
+    bool has_traffic;        /* known where tokens come from, and the rule's shares foreseeable */
+    bl_planning_traffic traffic_before, traffic;
+    double locality_gain; /* part of the dispatched rows between nodes that the plan saves */
+    int n_nodes_improved, n_nodes_proven; /* layers whose nodes GLPK improved, and proved best */
     int n_orphans;           /* experts of a layer whose current copies are all on masked ranks */
     int64_t moves;           /* from the current placement, or from the start layout */
     int64_t replicas;        /* copies beyond the first, per layer (the most in any) */

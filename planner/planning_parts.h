@@ -5,6 +5,7 @@
  *     planning_rules.c      nodes and fault domains, as rules of every layer
  *     planning_scenarios.c  the trace's steps as scenarios, one problem per layer, what is refused
  *     planning_timed.c      what turns the jobs' loads into time
+ *     planning_traffic.c    where tokens come from, and the rows that travel
  *     planning_budget.c     the move budget over layers
  *     planning_explain.c    what each phase did, for those who ask
  *     planning_result.c     the summary, provenance, and the plan itself
@@ -37,7 +38,10 @@ typedef struct bl_planning_job {
     bl_timed timed;              /* problem.timed points here where times are modelled */
     double *scale;               /* of timed; owned */
     double before_us, greedy_us; /* 0: not modelled */
-    bl_score free;               /* of a plan without the rules, where there are any */
+    bl_sources sources;          /* while a task runs; owned */
+    bool has_traffic;
+    bl_planning_traffic traffic_before, traffic;
+    bl_score free; /* of a plan without the rules, where there are any */
     double free_us;
     int moves; /* from the current placement or the start layout */
     /* under a move budget: what the layer could have, by moves */
@@ -50,6 +54,7 @@ typedef struct bl_planning bl_planning;
 struct bl_planning {
     const bl_loads *loads;
     const bl_model *model;
+    const bl_topology *topology; /* or NULL */
     const bl_planning_options *options;
     bl_progress *progress;
     size_t steps_per_scenario;
@@ -105,6 +110,17 @@ bl_status bl_planning_solve_within(const bl_planning_job *j, const bl_solve_opti
 bl_status bl_planning_for_all(bl_planning *r,
                               bl_status (*task)(const bl_planning *, bl_planning_job *, bl_error *),
                               bl_error *err);
+
+/* planning_traffic.c */
+
+/* Where the layer's tokens come from, for the time that a task works on it. */
+bl_status bl_planning_attach(const bl_planning *r, bl_planning_job *j, bl_error *err);
+void bl_planning_detach(bl_planning_job *j);
+/* Rows that travel in the steps planned on: under the placement before and under the plan. */
+bl_status bl_planning_meter(const bl_planning *r, bl_planning_job *j, bl_error *err);
+void bl_planning_sum_traffic(const bl_planning *r, bl_planning_summary *s);
+/* "traffic" of a plan's provenance; new reference. */
+json_t *bl_planning_traffic_to_json(const bl_planning *r, const bl_planning_summary *s);
 
 /* planning_budget.c */
 

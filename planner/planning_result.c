@@ -83,6 +83,7 @@ void bl_planning_summarise(const bl_planning *r, bl_planning_summary *s) {
         s->n_groups_proven += j->groups_proven;
     }
     price_replicas(r, s);
+    bl_planning_sum_traffic(r, s);
 }
 
 static json_t *idle_layers(const bl_planning *r, bool missing) {
@@ -189,6 +190,8 @@ static json_t *provenance_of(const bl_planning *r, const bl_topology *topology,
     if (o->current != NULL)
         json_object_set_new(p, "current", json_string(o->current->digest.hex));
     json_object_set_new(p, "moves", json_integer((json_int_t)s->moves));
+    if (s->has_traffic)
+        json_object_set_new(p, "traffic", bl_planning_traffic_to_json(r, s));
     json_object_set_new(p, "reproducible", json_boolean(o->solve.time_s <= 0.0 && !s->stopped));
     return p;
 }

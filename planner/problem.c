@@ -11,7 +11,7 @@ static bl_status check_shape(const bl_problem *problem, bl_error *err) {
         return bl_fail_at(err, BL_ERR_SHAPE, where,
                           "%d experts, %d ranks and %d scenarios: each must be at least 1",
                           problem->n_experts, problem->n_ranks, problem->n_scenarios);
-    if (problem->rule < BL_RULE_EVEN || problem->rule > BL_RULE_PER_STEP)
+    if (problem->rule < BL_RULE_EVEN || problem->rule > BL_RULE_LOCAL)
         return bl_fail_at(err, BL_ERR_RANGE, where, "there is no split rule %d",
                           (int)problem->rule);
     if (problem->max_moves < -1)

@@ -67,6 +67,13 @@ typedef struct bl_problem {
     bl_objective objective;
     /* How loads become time, or NULL: no time is told. Needed for BL_OBJECTIVE_TIME. Borrowed. */
     const struct bl_timed *timed;
+    /* Where tokens come from, one group for each scenario, and where ranks are (planner/sources.h):
+     * both are there for the rules that look at it, and where traffic is planned; else NULL.
+     * Borrowed. */
+    const struct bl_sources *sources;
+    const struct bl_sites *sites;
+    bool few_remote; /* plan for few rows between nodes, too (traffic_plan.h) */
+    int dispatch;    /* a bl_dispatch (traffic.h): the rows that this is about */
 } bl_problem;
 
 /* Can it be solved at all? Loads finite and >= 0, shapes positive, enough slots for every expert,

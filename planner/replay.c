@@ -143,12 +143,11 @@ static bl_status check_plan(const bl_plan *plan, const char *name, const bl_load
             return bl_fail_at(err, BL_ERR_MODEL, bl_at_layer(name, loads->layers[row]),
                               "is in the trace, but not in the plan");
     }
-    if (bl_rule_needs_sources(plan->rule))
+    if (bl_rule_needs_sources(plan->rule) && loads->source_count == NULL)
         return bl_fail_at(
             err, BL_ERR_UNSUPPORTED, bl_at(name),
-            "rule \"%s\" needs to know where tokens come from, which a trace of loads "
-            "does not tell",
-            bl_rule_names[plan->rule]);
+            "rule \"%s\" needs to know where tokens come from: %s", bl_rule_names[plan->rule],
+            loads->sources_why[0] != '\0' ? loads->sources_why : "it was not read from the trace");
     return BL_OK;
 }
 
@@ -244,8 +243,8 @@ static bl_status make_baseline(const bl_replaying *r, bl_plan *out, bl_error *er
         st = make_greedy(r, &placement, err);
     if (st >= 0)
         st = bl_plan_create(&plan->model, &placement, out, err);
-    if (st >= 0 && plan->rule == BL_RULE_PER_STEP)
-        out->rule = plan->rule; /* an engine that splits each step does so on any placement */
+    if (st >= 0 && (plan->rule == BL_RULE_PER_STEP || bl_rule_needs_sources(plan->rule)))
+        out->rule = plan->rule; /* the engine's rule, whatever the placement */
     bl_placement_free(&placement);
     return st;
 }
@@ -329,6 +328,8 @@ bl_status bl_replay_run(const bl_loads *loads, const bl_topology *topology,
     if (st >= 0)
         st = select_steps(&r, err);
     if (st >= 0)
+        st = bl_replay_find_sources(&r, options->plans[0].placement.n_ranks, err);
+    if (st >= 0)
         st = score_all(&r, &made, err);
     if (st >= 0)
         st = bl_replay_find_noise(&r, &options->plans[0], &made, err);
@@ -338,6 +339,8 @@ bl_status bl_replay_run(const bl_loads *loads, const bl_topology *topology,
     bl_cost_free(r.cost);
     free(r.steps);
     free(r.samples);
+    free(r.group);
+    bl_sites_free(&r.sites);
     if (st < 0)
         bl_replay_free(&made);
     else

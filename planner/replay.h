@@ -14,6 +14,10 @@
  * Under the rule per-step every step is split anew and exactly (core/split_step.h), and step_us holds
  * the exchange of counts this takes.
  *
+ * Where the trace tells on which ranks tokens are born, the rows that travel are counted, too
+ * (planner/traffic.h), under the dispatch and combine modes given: over all scored steps and layers.
+ * The rules that look at it (nearest, fixed, local) can only be scored then.
+ *
  * The *noise floor* says what is left to win for a plan that is never changed. Every layer's mean
  * distribution over experts is taken for known and levelled perfectly; what remains in each step is
  * how its distribution deviates from that, summed over the experts of a rank, here with the first
@@ -39,6 +43,7 @@
 #define BL_PLANNER_REPLAY_H
 
 #include "planner/plan.h"
+#include "planner/traffic.h"
 #include "topologies/topology.h"
 #include "tracer/loads.h"
 
@@ -76,12 +81,23 @@ typedef struct bl_replay_options {
     double tail; /* in (0, 1]: also give the mean of this part of the samples, the worst; 0: not */
     double tokens_per_rank; /* times as if every step had so many on each rank; 0: its own */
     bool overlap;           /* communication runs beside attention and experts (cost.h) */
-    uint64_t seed;          /* of the bootstrap and the noise floor */
+    bl_dispatch dispatch, combine;
+    uint64_t seed; /* of the bootstrap and the noise floor */
 } bl_replay_options;
 
 typedef struct bl_replay_figures {
     double mean, p50, p95, p99, max; /* imbalance; NaN when nothing was scored */
 } bl_replay_figures;
+
+/* Rows and bytes of all scored steps and layers. */
+typedef struct bl_replay_traffic {
+    int n_levels, n_ranks;                                          /* 0: not known */
+    double dispatch[BL_MAX_LEVELS + 1], combine[BL_MAX_LEVELS + 1]; /* rows by level */
+    double bytes[BL_MAX_LEVELS + 1]; /* of both; 0 when the model's sizes are not known */
+    double remote_nodes;             /* per token and layer; NaN when tokens are not known */
+    bl_port busiest_dispatch, busiest_combine;
+    double *dispatch_pairs, *combine_pairs; /* [n_ranks][n_ranks] rows, sender first; owned */
+} bl_replay_traffic;
 
 typedef struct bl_replay_score {
     const char *name;                /* borrowed from the options */
@@ -92,7 +108,8 @@ typedef struct bl_replay_score {
     bl_replay_figures *layers;        /* [n_layers] as in the loads; owned */
     double step_us_mean, step_us_p95; /* NaN when no time could be modelled */
     double *step_us;                  /* [n_steps] or NULL; owned */
-    int64_t moves;                    /* against the baseline, from here on */
+    bl_replay_traffic traffic;
+    int64_t moves; /* against the baseline, from here on */
     uint64_t move_bytes;
     double migration_s, saved_us, saved_us_low; /* NaN when unknown */
     bl_verdict verdict;

@@ -35,6 +35,7 @@ typedef struct layer_scratch {
     int *slots_per_rank;
     bl_step_split *split; /* under BL_RULE_PER_STEP instead of shares, else NULL */
     uint64_t *split_rows;
+    bl_replay_lane lane;
 } layer_scratch;
 
 static void scratch_free(layer_scratch *s) {
@@ -44,6 +45,7 @@ static void scratch_free(layer_scratch *s) {
     free(s->slots_per_rank);
     bl_step_split_free(s->split);
     free(s->split_rows);
+    bl_replay_lane_close(&s->lane);
 }
 
 static bl_status scratch_create(const bl_plan *plan, const bl_layer_placement *placement,
@@ -92,9 +94,13 @@ static bl_status lay_slots(const bl_layer_placement *placement, const uint64_t *
 }
 
 /* Fills slot_rows and rank_rows; *loaded is false when the layer had no load in this step. */
-static bl_status lay_rows(const bl_layer_placement *placement, const uint64_t *count,
-                          layer_scratch *s, bool *loaded, bl_error *err) {
+static bl_status lay_rows(const bl_replaying *r, const bl_layer_placement *placement, int row,
+                          size_t i, layer_scratch *s, bl_traffic *traffic, bool *loaded,
+                          bl_error *err) {
+    const uint64_t *count = bl_loads_row(r->loads, r->steps[i], row);
     BL_TRY(lay_slots(placement, count, s, err));
+    if (s->lane.split != NULL)
+        BL_TRY(bl_replay_lane_step(&s->lane, placement, i, count, s->slot_rows, traffic, err));
     double total = 0.0;
     for (int rank = 0; rank < placement->n_ranks; rank++) {
         s->rank_rows[rank] = 0.0;
@@ -122,17 +128,19 @@ static void scale_rows(const bl_replaying *r, const bl_layer_placement *placemen
 }
 
 static bl_status score_layer(bl_replaying *r, const bl_plan *plan, int row, bl_replay_score *score,
-                             size_t *n_samples, bl_error *err) {
+                             bl_traffic *traffic, size_t *n_samples, bl_error *err) {
     const bl_layer_placement *placement =
         bl_placement_layer(&plan->placement, r->loads->layers[row]);
     layer_scratch s = {0};
     bl_status st = scratch_create(plan, placement, &s, err);
+    if (st >= 0)
+        st = bl_replay_lane_open(r, plan, placement, row, &s.lane, err);
     const double counts_s = r->cost != NULL && plan->rule == BL_RULE_PER_STEP
                                 ? bl_cost_counts_s(r->cost, placement->n_experts)
                                 : 0.0;
     for (size_t i = 0; st >= 0 && i < r->n_steps; i++) {
         bool loaded;
-        st = lay_rows(placement, bl_loads_row(r->loads, r->steps[i], row), &s, &loaded, err);
+        st = lay_rows(r, placement, row, i, &s, traffic, &loaded, err);
         if (st < 0 || !loaded)
             continue;
         r->samples[(*n_samples)++] =
@@ -198,11 +206,20 @@ bl_status bl_replay_score_plan(bl_replaying *r, const bl_plan *plan, const char 
         BL_TRY(BL_CALLOC(out->step_us, r->n_steps, err));
     BL_TRY(BL_CALLOC(out->layers, r->loads->n_layers, err));
     out->n_layers = r->loads->n_layers;
-    for (int row = 0; row < r->loads->n_layers; row++) {
+    bl_traffic traffic = {0};
+    bl_status st = BL_OK;
+    if (r->group != NULL)
+        st = bl_traffic_create(r->topology, &r->sites, r->options->dispatch, r->options->combine,
+                               &traffic, err);
+    for (int row = 0; row < r->loads->n_layers && st >= 0; row++) {
         const size_t before = n;
-        BL_TRY(score_layer(r, plan, row, out, &n, err));
+        st = score_layer(r, plan, row, out, &traffic, &n, err);
         out->layers[row] = figures_of(r->samples + before, n - before);
     }
+    if (st >= 0 && r->group != NULL)
+        st = bl_replay_traffic_of(r, &traffic, &out->traffic, err);
+    bl_traffic_free(&traffic);
+    BL_TRY(st);
     summarise_imbalance(r, n, out);
     return summarise_time(r, out, err);
 }
@@ -210,6 +227,9 @@ bl_status bl_replay_score_plan(bl_replaying *r, const bl_plan *plan, const char 
 void bl_replay_score_free(bl_replay_score *score) {
     free(score->step_us);
     free(score->layers);
+    free(score->traffic.dispatch_pairs);
+    free(score->traffic.combine_pairs);
+    score->traffic = (bl_replay_traffic){0};
     score->step_us = NULL;
     score->layers = NULL;
 }

@@ -9,10 +9,12 @@
 #include "planner/pairs.h"
 #include "planner/robust.h"
 #include "planner/search.h"
+#include "planner/share_search.h"
 #include "planner/shares.h"
 #include "planner/solve_milp.h"
 #include "planner/timed.h"
 #include "planner/timed_solve.h"
+#include "planner/traffic_plan.h"
 
 #include <stdlib.h>
 
@@ -50,7 +52,8 @@ static double closeness(const bl_solve_options *options) {
 }
 
 static bool is_robust(const bl_problem *problem) {
-    return problem->tail > 0.0 && problem->rule != BL_RULE_PER_STEP;
+    return problem->tail > 0.0 && problem->rule != BL_RULE_PER_STEP &&
+           !bl_rule_needs_sources(problem->rule);
 }
 
 static double move_price(const bl_problem *problem) {
@@ -66,6 +69,14 @@ static bl_status search_from(const bl_problem *problem, const bl_solve_options *
                                              .time_s = options->time_s,
                                              .move_price = BL_MOVE_PRICE};
         return bl_flow_search(problem, &flow, placement, err);
+    }
+    if (problem->rule == BL_RULE_NEAREST || problem->rule == BL_RULE_FIXED) {
+        const bl_share_options shares = {.aim = BL_AIM_BALANCE,
+                                         .seed = options->seed,
+                                         .proposals = options->iterations,
+                                         .time_s = options->time_s,
+                                         .move_price = move_price(problem)};
+        return bl_share_search(problem, &shares, placement, err);
     }
     const bl_search_options search = {
         .seed = options->seed,
@@ -200,6 +211,19 @@ static bl_status keep_or_change(const bl_problem *problem, bl_solution *solution
 
 /* ---- all together ------------------------------------------------------------------------- */
 
+static bl_status plan_traffic(const bl_problem *problem, const bl_solve_options *options,
+                              bl_solution *solution, bl_error *err) {
+    const bl_traffic_plan_options traffic = {.seed = options->seed,
+                                             .proposals = options->iterations,
+                                             .use_milp = options->algorithm != BL_ALG_SEARCH};
+    bl_traffic_plan_result result;
+    const bl_status st = bl_traffic_plan(problem, &traffic, &solution->placement, &result, err);
+    BL_TRY(st);
+    solution->nodes_improved_by_milp = result.improved_by_milp;
+    solution->nodes_proven = result.proven;
+    return st;
+}
+
 static bl_status search_and_prove(const bl_problem *problem, const bl_solve_options *options,
                                   bl_solution *solution, bl_error *err) {
     if (options->algorithm == BL_ALG_EXACT)
@@ -215,7 +239,7 @@ static bl_status search_and_prove(const bl_problem *problem, const bl_solve_opti
     }
     if (problem->current != NULL)
         BL_TRY(keep_or_change(problem, solution, err));
-    return st;
+    return st == BL_OK ? plan_traffic(problem, options, solution, err) : st;
 }
 
 static bl_status construct(const bl_problem *problem, const bl_solve_options *options,
@@ -289,6 +313,10 @@ static bl_status account(const bl_problem *problem, bl_solution *solution, bl_er
     } else {
         BL_TRY(bl_evaluate(problem, placement, &solution->score, err));
     }
+    /* Scored on a sample of tokens, a plan may come out below a bound made from all of them. */
+    if (problem->rule == BL_RULE_LOCAL &&
+        solution->bound.max_over_mean > solution->score.max_over_mean)
+        solution->bound = (bl_bound){1.0, "mean"};
     BL_TRY(gap_of(problem, solution->score.max_over_mean, &solution->bound.max_over_mean,
                   solution->bound.kind, &solution->gap, err));
     BL_TRY(account_time(problem, solution, err));
@@ -309,7 +337,8 @@ static bl_status check_request(const bl_problem *problem, const bl_solve_options
     if (options->algorithm < BL_ALG_AUTO || options->algorithm > BL_ALG_CONTIGUOUS)
         return bl_fail(err, BL_ERR_USAGE, "there is no planning algorithm %d",
                        (int)options->algorithm);
-    if (bl_rule_needs_sources(problem->rule))
+    if (bl_rule_needs_sources(problem->rule) &&
+        (problem->sources == NULL || problem->sites == NULL))
         return bl_shares_unsupported(problem, err);
     return BL_OK;
 }

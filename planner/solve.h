@@ -13,8 +13,10 @@
  *     gap open           GLPK is asked for something better: over pairs of ranks, and over the whole of
  *                        small layers, or for the proof that there is nothing (solve_milp.h)
  *
- * For time the same is done by timed_solve.h. Every result is scored by evaluate.h, whoever made it. Under BL_RULE_FRACTIONS placements are
- * searched under the even split and their shares levelled afterwards.
+ * For time the same is done by timed_solve.h. Every result is scored by evaluate.h, whoever made it.
+ * Under BL_RULE_FRACTIONS placements are searched under the even split and their shares levelled
+ * afterwards; under nearest and fixed the search is that of share_search.h. Where rows between nodes
+ * are to be few (problem->few_remote), traffic_plan.h is the last stage of a plan made from nothing.
  */
 #ifndef BL_PLANNER_SOLVE_H
 #define BL_PLANNER_SOLVE_H
@@ -69,6 +71,7 @@ typedef struct bl_solution {
     bool proven_by_milp;   /* GLPK closed what search and bounds had left open */
     bool improved_by_milp; /* GLPK found a better placement than the search */
     bl_solve_phases phases;
+    bool nodes_improved_by_milp, nodes_proven; /* the same of which nodes hold what (nodes.h) */
 } bl_solution;
 
 typedef struct bl_solve_options {

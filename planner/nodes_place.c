@@ -1,0 +1,94 @@
+#include "planner/nodes_place.h"
+
+#include "core/mem.h"
+#include "planner/solve.h"
+
+#include <stdlib.h>
+
+/* One node as a problem of its own. */
+typedef struct small {
+    int *expert;         /* [n] of the layer */
+    double *load;        /* [n] */
+    int *slots_per_rank; /* [n_ranks] of the node */
+    int *rank;           /* [n_ranks] of the layer */
+    bl_problem problem;
+} small;
+
+static void small_free(small *s) {
+    free(s->expert);
+    free(s->load);
+    free(s->slots_per_rank);
+    free(s->rank);
+}
+
+static bl_status small_of(const bl_problem *problem, const int *rank_node, int n_nodes, int node,
+                          const int *count, const double *rows, small *s, bl_error *err) {
+    int n = 0, n_ranks = 0;
+    BL_TRY(BL_CALLOC(s->expert, problem->n_experts, err));
+    BL_TRY(BL_CALLOC(s->load, problem->n_experts, err));
+    BL_TRY(BL_CALLOC(s->slots_per_rank, problem->n_ranks, err));
+    BL_TRY(BL_CALLOC(s->rank, problem->n_ranks, err));
+    for (int e = 0; e < problem->n_experts; e++) {
+        const size_t at = (size_t)e * (size_t)n_nodes + (size_t)node;
+        if (count[at] == 0)
+            continue;
+        s->expert[n] = e;
+        s->load[n++] = rows[at];
+    }
+    for (int rank = 0; rank < problem->n_ranks; rank++) {
+        if (rank_node[rank] != node || problem->slots_per_rank[rank] == 0)
+            continue;
+        s->rank[n_ranks] = rank;
+        s->slots_per_rank[n_ranks++] = problem->slots_per_rank[rank];
+    }
+    s->problem = (bl_problem){.layer = problem->layer,
+                              .n_experts = n,
+                              .n_ranks = n_ranks,
+                              .n_scenarios = 1,
+                              .load = s->load,
+                              .slots_per_rank = s->slots_per_rank,
+                              .rule = BL_RULE_EVEN,
+                              .max_moves = -1};
+    return BL_OK;
+}
+
+static bl_status place_node(const small *s, uint64_t seed, bl_layer_placement *placement,
+                            bl_error *err) {
+    if (s->problem.n_ranks == 0 || s->problem.n_experts == 0)
+        return BL_OK;
+    bl_solve_options options = BL_SOLVE_OPTIONS_INIT;
+    options.algorithm = BL_ALG_SEARCH;
+    options.seed = seed;
+    bl_solution solution = {0};
+    BL_TRY(bl_solve(&s->problem, &options, &solution, err));
+    for (int r = 0; r < s->problem.n_ranks; r++) {
+        const int from = solution.placement.begin[r], n = solution.placement.begin[r + 1] - from;
+        for (int i = 0; i < n; i++)
+            placement->expert[placement->begin[s->rank[r]] + i] =
+                (int32_t)s->expert[solution.placement.expert[from + i]];
+    }
+    bl_solution_free(&solution);
+    return BL_OK;
+}
+
+bl_status bl_nodes_place(const bl_problem *problem, const int *rank_node, int n_nodes,
+                         const int *count, const double *rows, uint64_t seed,
+                         bl_layer_placement *out, bl_error *err) {
+    bl_layer_placement placement;
+    BL_TRY(bl_problem_empty_placement(problem, &placement, err));
+    bl_status st = BL_OK;
+    for (int node = 0; node < n_nodes && st >= 0; node++) {
+        small s = {0};
+        st = small_of(problem, rank_node, n_nodes, node, count, rows, &s, err);
+        if (st >= 0)
+            st = place_node(&s, seed, &placement, err);
+        small_free(&s);
+    }
+    if (st >= 0)
+        st = bl_layer_placement_check(&placement, NULL, err);
+    if (st < 0)
+        bl_layer_placement_free(&placement);
+    else
+        *out = placement;
+    return st;
+}
