@@ -28,6 +28,12 @@ static const bl_opt OPTIONS[] = {
      .help = "ranks that hold nothing: 2,5-7; their slots are lost"},
     {"rule", 0, BL_OPT_CHOICE, AT(rule), .choices = bl_rule_names,
      .help = "how the engine shares an expert's tokens among its copies"},
+    {"dispatch", 0, BL_OPT_CHOICE, AT(dispatch), .choices = bl_dispatch_names,
+     .help =
+         "how the engine sends tokens to experts: each row, once per rank, once per node, or every "
+         "token to every rank"},
+    {"combine", 0, BL_OPT_CHOICE, AT(combine), .choices = bl_combine_names,
+     .help = "how it brings results back"},
     {"phase", 0, BL_OPT_CHOICE, AT(phase), .choices = bl_phase_choices,
      .help = "plan on this phase only; all: one plan for all of them is meant"},
     {"steps", 0, BL_OPT_RANGE, AT(steps), .metavar = "A:B",
@@ -120,6 +126,9 @@ static bl_status make_plan(const bl_plan_options *o, const bl_plan_inputs *in, b
     options.tokens_per_rank = o->tokens_per_rank;
     options.overlap = o->overlap;
     BL_TRY(bl_over_parse(o->over, &options.over, err));
+    options.sites = in->loads.source_count != NULL ? &in->sites : NULL;
+    options.dispatch = (bl_dispatch)o->dispatch;
+    options.combine = (bl_dispatch)o->combine;
     options.n_threads = (int)o->threads;
     options.compare = true;
     options.strict = o->strict;
@@ -179,6 +188,11 @@ const bl_verb bl_verb_plan = {
         "its balance improves by --min-gain, and an unchanged load moves nothing. FILE is a plan "
         "or "
         "what ballast export writes for any engine, told apart by its content.\n\n"
+        "With several nodes, and a trace that tells on which rank tokens are born, a plan made "
+        "from "
+        "nothing gives up half a per cent of balance at most to keep rows between nodes few. The "
+        "rule "
+        "local chooses a token's copies together: own node, then as few others as possible.\n\n"
         "Ctrl-C ends the search and keeps the best plan so far.",
     .options = OPTIONS,
     .options_bytes = sizeof(bl_plan_options),

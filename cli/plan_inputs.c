@@ -14,6 +14,7 @@ void bl_plan_inputs_free(bl_plan_inputs *in) {
     bl_loads_free(&in->loads);
     free(in->node);
     free(in->domain);
+    bl_sites_free(&in->sites);
     bl_capacity_free(&in->capacity);
     bl_plan_free(&in->current);
     bl_topology_free(&in->topology);
@@ -21,11 +22,10 @@ void bl_plan_inputs_free(bl_plan_inputs *in) {
 }
 
 static bl_status check_options(const bl_plan_options *o, bl_error *err) {
-    if (bl_rule_needs_sources((bl_rule)o->rule))
-        return bl_fail(
-            err, BL_ERR_UNSUPPORTED,
-            "rule %s is not planned for in this version; use even, fractions or per-step",
-            bl_rule_names[o->rule]);
+    if (bl_rule_needs_sources((bl_rule)o->rule) && o->topology == NULL)
+        return bl_fail(err, BL_ERR_USAGE,
+                       "rule %s looks at where ranks are: name the cluster with --topology",
+                       bl_rule_names[o->rule]);
     if (o->topology == NULL && o->ranks == 0)
         return bl_fail(err, BL_ERR_USAGE, "name the cluster with --topology, or at least --ranks");
     if (o->max_moves >= 0 && o->current == NULL)
@@ -200,6 +200,33 @@ static bl_status check_name(const bl_plan_options *o, const bl_plan_inputs *in, 
                       name, in->model.name);
 }
 
+/* Single tokens of all layers may take so much. */
+#define TOKEN_BYTES ((size_t)1 << 29)
+#define MOST_TOKENS 65536
+
+static size_t most_tokens(const bl_model *model) {
+    const size_t bytes = (4 * (size_t)model->top_k + 16) * (size_t)model->n_moe_layers;
+    const size_t n = TOKEN_BYTES / bytes;
+    return n < MOST_TOKENS ? n : MOST_TOKENS;
+}
+
+/* Where tokens come from matters to some rules, and to traffic where there are several nodes. */
+static bl_status ask_for_sources(const bl_plan_options *o, bl_plan_inputs *in,
+                                 bl_loads_options *options, bl_error *err) {
+    if (!in->has_topology)
+        return BL_OK;
+    BL_TRY(bl_sites_of(&in->topology, in->n_ranks, &in->sites, err));
+    if (bl_rule_needs_sources((bl_rule)o->rule))
+        options->sources = BL_SOURCES_REQUIRED;
+    else if (in->sites.n_nodes > 1)
+        options->sources = BL_SOURCES_IF_TOLD;
+    if (options->sources == BL_SOURCES_NONE)
+        bl_sites_free(&in->sites);
+    else
+        options->most_tokens = most_tokens(&in->model);
+    return BL_OK;
+}
+
 static bl_status open_trace(const bl_plan_options *o, int n_args, char **args, bl_plan_inputs *in,
                             bl_error *err) {
     bl_opt_list *paths = &in->paths;
@@ -214,6 +241,7 @@ static bl_status open_trace(const bl_plan_options *o, int n_args, char **args, b
     options.phase = bl_phase_filter(o->phase);
     options.first_step = o->steps.first;
     options.end_step = o->steps.end;
+    BL_TRY(ask_for_sources(o, in, &options, err));
     BL_TRY(bl_loads_read(paths->items, paths->n, &in->model, &options, &in->loads, err));
     BL_TRY(check_name(o, in, err));
     BL_TRY(bl_demand_read(paths->items, paths->n, o->steps.first, o->steps.end, &in->demand, err));

@@ -14,7 +14,7 @@ typedef struct bl_plan_options {
     const char *model, *topology, *redundant, *slots_per_rank, *mask, *current, *output, *over;
     const char *node, *fault_domain;
     int64_t ranks, slots, max_moves, max_bytes, spares, min_copies, guarded, seed, threads;
-    int rule, algorithm, phase;
+    int rule, algorithm, phase, dispatch, combine;
     bl_opt_range steps;
     double min_gain, time_s, half_life, tokens_per_rank;
     int objective;
@@ -32,6 +32,7 @@ typedef struct bl_plan_inputs {
     int *node, *domain; /* [n_ranks] or NULL */
     bl_opt_list paths;  /* of the trace; borrowed from the command line */
     bl_demand demand;   /* phases of the steps asked for */
+    bl_sites sites;     /* of the topology, where sources are looked at; else no ranks */
     bl_loads loads;
 } bl_plan_inputs;
 

@@ -46,6 +46,30 @@ static void print_rules(const bl_plan_options *o, const bl_plan_inputs *in,
         fprintf(stderr, ": max/mean %+.2f %%\n", 100.0 * (s->score.mean / s->free.mean - 1.0));
 }
 
+static double remote_nodes(const bl_planning_traffic *t) {
+    return t->tokens > 0.0 ? t->remote_nodes / t->tokens : 0.0;
+}
+
+static void print_traffic(const bl_plan_options *o, const bl_plan_inputs *in, const char *before,
+                          const bl_planning_summary *s) {
+    if (!s->has_traffic && in->loads.sources_why[0] != '\0' &&
+        o->dispatch != BL_DISPATCH_ASSIGNMENT)
+        fprintf(stderr, "  %-18s left out: %s\n", "traffic", in->loads.sources_why);
+    if (!s->has_traffic)
+        return;
+    if (s->traffic.tokens > 0.0)
+        fprintf(stderr, "  %-18s %.3f per token, %s %.3f\n", "remote nodes",
+                remote_nodes(&s->traffic), before, remote_nodes(&s->traffic_before));
+    if (o->dispatch == BL_DISPATCH_ALLGATHER)
+        fprintf(stderr,
+                "  %-18s dispatch by allgather sends every token to every rank: where experts "
+                "live changes nothing, and locality gains 0\n",
+                "traffic");
+    else
+        fprintf(stderr, "  %-18s dispatch by %s: %.1f %% fewer rows between nodes than the %s\n",
+                "traffic", bl_dispatch_names[o->dispatch], 100.0 * s->locality_gain, before);
+}
+
 static void print_summary(const bl_plan_options *o, const bl_plan_inputs *in, const bl_plan *plan,
                           const bl_planning_summary *s) {
     const char *before = s->current_given ? "current placement" : "start layout";
@@ -84,6 +108,7 @@ static void print_summary(const bl_plan_options *o, const bl_plan_inputs *in, co
                                                           : 1.0 - s->score.mean / s->before.mean;
     if (s->has_rules)
         print_rules(o, in, s);
+    print_traffic(o, in, before, s);
     if (gain <= 0.01)
         fprintf(stderr, "  the gain over the %s is %.2f %% (at most 1 %%): hardly worth a change\n",
                 before, 100.0 * (gain > 0.0 ? gain : 0.0));
@@ -163,6 +188,8 @@ bl_status bl_plan_print_json(const bl_plan_options *o, const bl_plan_inputs *in,
         json_object_set_new(root, "without_rules", figure_to_json(&s->free));
         json_object_set_new(root, "groups_proven_layers", json_integer(s->n_groups_proven));
     }
+    if (s->has_traffic)
+        json_object_set(root, "traffic", json_object_get(plan->provenance, "traffic"));
     json_object_set_new(root, "orphans", json_integer(s->n_orphans));
     if (s->explain != NULL)
         json_object_set(root, "explain", s->explain);

@@ -19,6 +19,12 @@ static const bl_opt OPTIONS[] = {
      .help = "score this phase only; all (what is done without it): together, and each apart"},
     {"rule", 0, BL_OPT_CHOICE, AT(rule), .choices = bl_rule_names,
      .help = "score under this rule instead of the one the plan was made for"},
+    {"dispatch", 0, BL_OPT_CHOICE, AT(dispatch), .choices = bl_dispatch_names,
+     .help =
+         "how the engine sends tokens to experts: each row, once per rank, once per node, or every "
+         "token to every rank"},
+    {"combine", 0, BL_OPT_CHOICE, AT(combine), .choices = bl_combine_names,
+     .help = "how it brings results back"},
     {"baseline", 0, BL_OPT_STRING, AT(baseline), .metavar = "PLAN|contiguous|greedy",
      .help = "what would serve otherwise; greedy is made from the first plan's own steps"},
     {"model", 0, BL_OPT_STRING, AT(model), .metavar = "M",
@@ -61,6 +67,8 @@ static bl_status replay_loads(const bl_replay_request *o, const bl_replay_inputs
         .end_step = o->steps.end,
         .steps_named = o->steps.given,
         .phase = phase >= 0 ? bl_phase_names[phase] : NULL,
+        .dispatch = (bl_dispatch)o->dispatch,
+        .combine = (bl_dispatch)o->combine,
         .dwell_steps = o->dwell,
         .tokens_per_rank = o->tokens_per_rank,
         .overlap = o->overlap,

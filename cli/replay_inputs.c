@@ -55,10 +55,22 @@ static bl_status open_plans(const bl_replay_request *o, int n, char **paths, bl_
     return set_rule(&in->baseline, o->baseline, o->rule, err);
 }
 
+/* Single tokens of all layers may take so much. */
+#define TOKEN_BYTES ((size_t)1 << 30)
+#define MOST_TOKENS ((size_t)1 << 20)
+
+static size_t most_tokens(const bl_plan *plan) {
+    const size_t bytes = (4 * (size_t)plan->top_k + 16) * (size_t)(plan->placement.n_layers + 1);
+    const size_t n = TOKEN_BYTES / bytes;
+    return n < MOST_TOKENS ? n : MOST_TOKENS;
+}
+
 bl_status bl_replay_read_loads(const bl_replay_request *o, const bl_replay_inputs *in, int phase,
                                bl_loads *out, bl_error *err) {
     bl_loads_options options = BL_LOADS_OPTIONS_INIT;
     options.phase = phase;
+    options.sources = BL_SOURCES_IF_TOLD;
+    options.most_tokens = most_tokens(&in->plans[0]);
     return bl_loads_read(o->traces.items, o->traces.n, in->has_model ? &in->model : NULL, &options,
                          out, err);
 }
@@ -89,5 +101,8 @@ bl_status bl_replay_inputs_open(const bl_replay_request *o, int n, char **paths,
                           err));
     bl_loads_tell(&in->loads, o->traces.items[0], in->plans[0].model_name, o->steps.first,
                   o->steps.end, stderr);
+    if (in->loads.source_count == NULL &&
+        (o->dispatch != BL_DISPATCH_ASSIGNMENT || o->combine != BL_DISPATCH_ASSIGNMENT))
+        fprintf(stderr, "%s: %s; traffic is left out\n", o->traces.items[0], in->loads.sources_why);
     return BL_OK;
 }

@@ -11,7 +11,7 @@ typedef struct bl_replay_request {
     bl_opt_list traces;
     const char *topology, *model, *baseline;
     bl_opt_range steps;
-    int rule, phase;
+    int rule, phase, dispatch, combine;
     double dwell, tokens_per_rank;
     int64_t seed;
     bool overlap, strict, json;

@@ -3,6 +3,8 @@
  */
 #include "cli/replay_print.h"
 
+#include "cli/replay_traffic.h"
+
 #include <math.h>
 
 double bl_replay_gain(const bl_replay *replay) {
@@ -70,6 +72,7 @@ void bl_replay_print_text(const bl_replay_request *o, const bl_replay_inputs *in
             print_phase(in, answer->phases[p], &answer->apart[p]);
         if (answer->n_phases > 1)
             putchar('\n');
+        bl_replay_print_traffic(o, all);
         if (all->modelled)
             printf("* modelled, MoE layers only; saved against %s, over %.0f steps\n",
                    all->baseline.name, o->dwell);
@@ -88,16 +91,22 @@ static json_t *number(double value) {
     return isfinite(value) ? json_real(value) : json_null();
 }
 
-static json_t *score_to_json(const bl_replay_score *s) {
-    return json_pack("{s:s, s:{s:o, s:o, s:o, s:o, s:o}, s:o, s:{}, s:{s:o, s:o}, s:b}", "name",
-                     s->name, "imbalance", "mean", number(s->mean), "p50", number(s->p50), "p95",
-                     number(s->p95), "p99", number(s->p99), "max", number(s->max), "balancedness",
-                     number(s->balancedness), "bytes", "step_us", "mean", number(s->step_us_mean),
-                     "p95", number(s->step_us_p95), "modelled", 1);
+static json_t *score_to_json(const bl_replay_request *o, const bl_replay_inputs *in,
+                             const bl_replay_score *s) {
+    json_t *root = json_pack("{s:s, s:{s:o, s:o, s:o, s:o, s:o}, s:o, s:o, s:{s:o, s:o}, s:b}",
+                             "name", s->name, "imbalance", "mean", number(s->mean), "p50",
+                             number(s->p50), "p95", number(s->p95), "p99", number(s->p99), "max",
+                             number(s->max), "balancedness", number(s->balancedness), "bytes",
+                             bl_replay_bytes_to_json(in, &s->traffic), "step_us", "mean",
+                             number(s->step_us_mean), "p95", number(s->step_us_p95), "modelled", 1);
+    if (s->traffic.n_levels > 0)
+        json_object_set_new(root, "traffic", bl_replay_traffic_to_json(o, in, &s->traffic));
+    return root;
 }
 
-static json_t *plan_to_json(const bl_replay_score *s) {
-    json_t *object = score_to_json(s);
+static json_t *plan_to_json(const bl_replay_request *o, const bl_replay_inputs *in,
+                            const bl_replay_score *s) {
+    json_t *object = score_to_json(o, in, s);
     json_object_set_new(object, "moves", json_integer((json_int_t)s->moves));
     json_object_set_new(object, "move_bytes", json_integer((json_int_t)s->move_bytes));
     json_object_set_new(object, "migration_s", number(s->migration_s));
@@ -108,10 +117,11 @@ static json_t *plan_to_json(const bl_replay_score *s) {
     return object;
 }
 
-static json_t *plans_to_json(const bl_replay *replay) {
+static json_t *plans_to_json(const bl_replay_request *o, const bl_replay_inputs *in,
+                             const bl_replay *replay) {
     json_t *plans = json_array();
     for (int p = 0; p < replay->n_plans; p++)
-        json_array_append_new(plans, plan_to_json(&replay->plans[p]));
+        json_array_append_new(plans, plan_to_json(o, in, &replay->plans[p]));
     return plans;
 }
 
@@ -128,7 +138,8 @@ static json_t *requests_to_json(const bl_demand *requests, const bl_demand_phase
                      number(known ? phase->p95 : NAN), "max", number(known ? phase->max : NAN));
 }
 
-static json_t *phases_to_json(const bl_replay_inputs *in, const bl_replay_answer *answer) {
+static json_t *phases_to_json(const bl_replay_request *o, const bl_replay_inputs *in,
+                              const bl_replay_answer *answer) {
     json_t *phases = json_object();
     for (int p = 0; p < answer->n_phases; p++) {
         const bl_replay *replay = answer->n_phases > 1 ? &answer->apart[p] : &answer->all;
@@ -136,8 +147,9 @@ static json_t *phases_to_json(const bl_replay_inputs *in, const bl_replay_answer
             phases, bl_phase_names[answer->phases[p]],
             json_pack("{s:I, s:I, s:o, s:o, s:o, s:o, s:s}", "steps", (json_int_t)replay->n_steps,
                       "steps_left_out", (json_int_t)replay->n_left_out, "plans",
-                      plans_to_json(replay), "baseline", score_to_json(&replay->baseline),
-                      "noise_floor", noise_to_json(replay), "requests",
+                      plans_to_json(o, in, replay), "baseline",
+                      score_to_json(o, in, &replay->baseline), "noise_floor", noise_to_json(replay),
+                      "requests",
                       requests_to_json(&in->requests, &in->requests.phases[answer->phases[p]]),
                       "verdict", bl_verdict_names[replay->verdict]));
     }
@@ -147,12 +159,13 @@ static json_t *phases_to_json(const bl_replay_inputs *in, const bl_replay_answer
 bl_status bl_replay_print_json(const bl_replay_request *o, const bl_replay_inputs *in,
                                const bl_replay_answer *answer, bl_error *err) {
     const bl_replay *all = &answer->all;
-    json_t *root = json_pack(
-        "{s:I, s:I, s:o, s:o, s:f, s:s, s:o, s:o, s:o, s:s}", "steps", (json_int_t)all->n_steps,
-        "steps_left_out", (json_int_t)all->n_left_out, "plans", plans_to_json(all), "baseline",
-        score_to_json(&all->baseline), "dwell_steps", o->dwell, "best", all->plans[all->best].name,
-        "gain", number(bl_replay_gain(all)), "noise_floor", noise_to_json(all), "phases",
-        phases_to_json(in, answer), "verdict", bl_verdict_names[all->verdict]);
+    json_t *root =
+        json_pack("{s:I, s:I, s:o, s:o, s:f, s:s, s:o, s:o, s:o, s:s}", "steps",
+                  (json_int_t)all->n_steps, "steps_left_out", (json_int_t)all->n_left_out, "plans",
+                  plans_to_json(o, in, all), "baseline", score_to_json(o, in, &all->baseline),
+                  "dwell_steps", o->dwell, "best", all->plans[all->best].name, "gain",
+                  number(bl_replay_gain(all)), "noise_floor", noise_to_json(all), "phases",
+                  phases_to_json(o, in, answer), "verdict", bl_verdict_names[all->verdict]);
     const bl_status st = root != NULL ? bl_json_write("-", root, 2, err)
                                       : bl_fail(err, BL_ERR_NOMEM, "out of memory");
     json_decref(root);

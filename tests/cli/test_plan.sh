@@ -204,7 +204,7 @@ no_idle
 keeps() { b plan --model model.json --ranks 4 --slots 12 --trace idle.blt -o i.plan.json 2>"$work/warn" && grep -q 'layer 2.*keep their placement' "$work/warn" && holds "$work/i.plan.json" '2 in d["provenance"]["idle_layers"] + d["provenance"]["missing_layers"]'; }
 check "a layer without load keeps its place, with one warning" keeps
 check "... which --strict refuses" fails_with 'layer 2: has no load' b plan --model model.json --ranks 4 --slots 12 --trace idle.blt --strict -o no.plan.json
-check "nearest" fails_with 'use even, fractions or per-step' toy --trace one.blt --slots 12 --rule nearest -o no.plan.json
+check "nearest without source ranks" fails_with 'where tokens come from' toy --trace one.blt --slots 12 --rule nearest -o no.plan.json
 check "an objective over steps that is none" fails_with 'cvar:A' toy --trace one.blt --slots 12 --over max -o no.plan.json
 check "time without a topology" fails_with 'needs --topology' b plan --model model.json --ranks 4 --trace one.blt --slots 12 --objective time -o no.plan.json
 check "time under another rule" fails_with "'even' only" toy --trace one.blt --slots 12 --objective time --rule per-step -o no.plan.json
