@@ -28,40 +28,41 @@ static void set_defaults(void *user) {
     options->steps.end = INT64_MAX;
 }
 
-static const bl_opt OPTIONS[] = {{.name = "plan",
-                                  .type = BL_OPT_STRING,
-                                  .offset = offsetof(stat_options, plan),
-                                  .metavar = "PLAN",
-                                  .help = "imbalance of ranks as this plan would have it"},
-                                 {.name = "topology",
-                                  .type = BL_OPT_STRING,
-                                  .offset = offsetof(stat_options, topology),
-                                  .metavar = "T",
-                                  .help = "with --plan: over which links tokens would go"},
-                                 {.name = "phase",
-                                  .type = BL_OPT_CHOICE,
-                                  .offset = offsetof(stat_options, phase),
-                                  .choices = PHASES,
-                                  .help = "only the steps of one phase"},
-                                 {.name = "steps",
-                                  .type = BL_OPT_RANGE,
-                                  .offset = offsetof(stat_options, steps),
-                                  .metavar = "A:B",
-                                  .help = "only these of the trace's steps, counted from 0"},
-                                 {.name = "json",
-                                  .type = BL_OPT_FLAG,
-                                  .offset = offsetof(stat_options, json),
-                                  .help = "answer in JSON"},
-                                 {.name = "csv",
-                                  .type = BL_OPT_FLAG,
-                                  .offset = offsetof(stat_options, csv),
-                                  .help = "a long table as CSV"},
-                                 {.name = "table",
-                                  .type = BL_OPT_CHOICE,
-                                  .offset = offsetof(stat_options, table),
-                                  .choices = TABLES,
-                                  .help = "with --csv: which table"},
-                                 {0}};
+static const bl_opt OPTIONS[] = {
+    {.name = "plan",
+     .type = BL_OPT_STRING,
+     .offset = offsetof(stat_options, plan),
+     .metavar = "PLAN",
+     .help = "imbalance of ranks as this plan would have it"},
+    {.name = "topology",
+     .type = BL_OPT_STRING,
+     .offset = offsetof(stat_options, topology),
+     .metavar = "T",
+     .help = "with --plan: over which links tokens would go; rules nearest and fixed need it"},
+    {.name = "phase",
+     .type = BL_OPT_CHOICE,
+     .offset = offsetof(stat_options, phase),
+     .choices = PHASES,
+     .help = "only the steps of one phase"},
+    {.name = "steps",
+     .type = BL_OPT_RANGE,
+     .offset = offsetof(stat_options, steps),
+     .metavar = "A:B",
+     .help = "only these of the trace's steps, counted from 0"},
+    {.name = "json",
+     .type = BL_OPT_FLAG,
+     .offset = offsetof(stat_options, json),
+     .help = "answer in JSON"},
+    {.name = "csv",
+     .type = BL_OPT_FLAG,
+     .offset = offsetof(stat_options, csv),
+     .help = "a long table as CSV"},
+    {.name = "table",
+     .type = BL_OPT_CHOICE,
+     .offset = offsetof(stat_options, table),
+     .choices = TABLES,
+     .help = "with --csv: which table"},
+    {0}};
 
 /* ---- words for what is not known ------------------------------------------------------------ */
 
@@ -170,7 +171,8 @@ static bl_status read_and_print(const stat_options *o, const char *path, const b
         BL_TRY(BL_CALLOC(share, plan->placement.n_layers, err));
         for (int l = 0; l < plan->placement.n_layers; l++)
             share[l] = plan->layers[l].share;
-        how.plan = (bl_stat_plan){&plan->placement, plan->rule, share};
+        how.plan = (bl_stat_plan){&plan->placement, plan->rule, share,
+                                  topology != NULL ? topology->host : NULL};
     }
     bl_stat stat = {0};
     bl_status st = bl_stat_read(path, &how, &stat, err);

@@ -221,8 +221,11 @@ static void print_traffic(const bl_stat_report *report) {
     for (int level = 0; level <= report->topology->n_levels; level++)
         all += sum[level];
     printf("under the plan, assignments stay on their rank %.1f%%", 100.0 * sum[0] / all);
-    for (int level = 1; level <= report->topology->n_levels; level++)
-        printf(", cross %s %.1f%%", report->topology->levels[level].name, 100.0 * sum[level] / all);
+    for (int level = 1; level <= report->topology->n_levels; level++) {
+        if (sum[level] > 0.0)
+            printf(", go over %s %.1f%%", report->topology->levels[level].name,
+                   100.0 * sum[level] / all);
+    }
     putchar('\n');
 }
 

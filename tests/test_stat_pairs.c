@@ -189,7 +189,7 @@ static void traffic(void **state) {
     bl_placement placement = two_ranks();
     bl_stat stat;
     bl_stat_options options = BL_STAT_OPTIONS_INIT;
-    options.plan = (bl_stat_plan){&placement, BL_RULE_EVEN, NULL};
+    options.plan = (bl_stat_plan){&placement, BL_RULE_EVEN, NULL, NULL};
     assert_ok(bl_stat_read(path, &options, &stat, &err));
     const bl_sources_result *sources = &stat.sources;
     assert_int_equal(sources->state, BL_SOURCES_KNOWN);
@@ -250,7 +250,7 @@ static void steps_over_files(void **state) {
     bl_placement placement = two_ranks();
     bl_stat stat;
     bl_stat_options options = BL_STAT_OPTIONS_INIT;
-    options.plan = (bl_stat_plan){&placement, BL_RULE_EVEN, NULL};
+    options.plan = (bl_stat_plan){&placement, BL_RULE_EVEN, NULL, NULL};
     assert_ok(bl_stat_read(dir, &options, &stat, &err));
     assert_int_equal(stat.steps, 10);
     assert_int_equal(stat.late_steps, 0);

@@ -37,7 +37,7 @@ static bl_stat read_under(const char *path, const bl_placement *placement, bl_ru
     bl_error err;
     bl_stat stat = {0};
     bl_stat_options options = BL_STAT_OPTIONS_INIT;
-    options.plan = (bl_stat_plan){placement, rule, share};
+    options.plan = (bl_stat_plan){placement, rule, share, NULL};
     assert_ok(bl_stat_read(path, &options, &stat, &err));
     return stat;
 }
@@ -150,13 +150,86 @@ static void rules(void **state) {
     near(bl_slot_share(&stat.predicted.slots[0], 2), 0.65, 1e-12);
     bl_stat_free(&stat);
     bl_stat_options options = BL_STAT_OPTIONS_INIT;
-    options.plan = (bl_stat_plan){&placement, BL_RULE_NEAREST, NULL};
-    assert_fails(bl_stat_read(path, &options, &stat, &err), BL_ERR_USAGE, "nearest");
+    options.plan = (bl_stat_plan){&placement, BL_RULE_NEAREST, NULL, NULL};
+    assert_fails(bl_stat_read(path, &options, &stat, &err), BL_ERR_USAGE, "a topology tells");
+    options.plan.rule = BL_RULE_LOCAL;
+    assert_fails(bl_stat_read(path, &options, &stat, &err), BL_ERR_USAGE, "replay");
     placement.layers[0].layer = 4;
     options.plan.rule = BL_RULE_EVEN;
     assert_fails(bl_stat_read(path, &options, &stat, &err), BL_ERR_MODEL, "the plan does not");
     placement.n_experts = 3;
     assert_fails(bl_stat_read(path, &options, &stat, &err), BL_ERR_MODEL, "3 experts");
+    bl_placement_free(&placement);
+    bl_trace_info_free(&info);
+}
+
+/* Four ranks on two machines: expert 0 on ranks 0 and 2, 1 on ranks 1 and 3, 2 on ranks 0 and 1.
+ *
+ *     rank 0: 4 rows to expert 1     nearest and fixed: to rank 1, on the own machine
+ *     rank 1: 4 rows to expert 0     to rank 0
+ *     rank 2: 6 rows to expert 0     stay
+ *             3 rows to expert 2     nearest: drawn, half and half; fixed: copy 2 mod 2, on rank 0
+ *     rank 3: 2 rows to expert 1     stay
+ */
+static void rules_that_look_at_sources(void **state) {
+    (void)state;
+    bl_error err;
+    const int layers[] = {3}, host[] = {0, 0, 1, 1};
+    const char *path = bl_test_temp("born.blt");
+    bl_trace_info info = bl_test_info(1, layers, 3, 1);
+    bl_blt_writer *writer = bl_test_create(path, &info);
+    const uint64_t count[4][3] = {{0, 4, 0}, {4, 0, 0}, {6, 0, 3}, {0, 2, 0}};
+    const uint64_t tokens[] = {4, 4, 9, 2};
+    for (int rank = 0; rank < 4; rank++) {
+        bl_record record = counts(0, 3, 3, tokens[rank], count[rank]);
+        record.rank = rank;
+        bl_test_put(writer, record);
+    }
+    bl_test_close(writer);
+    bl_placement placement =
+        placement_of(1, layers, 4, (int[]){2, 2, 1, 1}, 3, (int32_t[]){0, 2, 1, 2, 0, 1});
+    const struct {
+        bl_rule rule;
+        double busiest, traffic[4][4];
+    } cases[] = {
+        {BL_RULE_NEAREST, 6, {{0, 4, 0, 0}, {4, 0, 0, 0}, {1.5, 1.5, 6, 0}, {0, 0, 0, 2}}},
+        {BL_RULE_FIXED, 7, {{0, 4, 0, 0}, {4, 0, 0, 0}, {3, 0, 6, 0}, {0, 0, 0, 2}}},
+    };
+    for (size_t i = 0; i < 2; i++) {
+        bl_stat stat;
+        bl_stat_options options = BL_STAT_OPTIONS_INIT;
+        options.plan = (bl_stat_plan){&placement, cases[i].rule, NULL, host};
+        assert_ok(bl_stat_read(path, &options, &stat, &err));
+        near(stat.predicted.all.mean, cases[i].busiest / (19.0 / 4), 1e-5);
+        assert_int_equal(stat.sources.n_destinations, 4);
+        for (int j = 0; j < 16; j++)
+            near(stat.sources.traffic[j], cases[i].traffic[j / 4][j % 4], 1e-12);
+        near(stat.predicted.slots[0].load[4], 6, 1e-12); /* expert 0 on rank 2 */
+        bl_stat_free(&stat);
+    }
+    bl_placement_free(&placement);
+    bl_trace_info_free(&info);
+}
+
+static void sources_must_be_told(void **state) {
+    (void)state;
+    bl_error err;
+    bl_stat stat;
+    const int layers[] = {3}, host[] = {0};
+    const char *path = bl_test_temp("unborn.blt");
+    bl_trace_info info = bl_test_info(1, layers, 2, 1);
+    bl_placement placement = placement_of(1, layers, 1, (int[]){2}, 2, (int32_t[]){0, 1});
+    bl_stat_options options = BL_STAT_OPTIONS_INIT;
+    options.plan = (bl_stat_plan){&placement, BL_RULE_FIXED, NULL, host};
+    for (int rank = BL_ALL_RANKS; rank < 2; rank += 2) {
+        bl_blt_writer *writer = bl_test_create(path, &info);
+        bl_record record = counts(0, 3, 2, 3, (uint64_t[]){1, 2});
+        record.rank = rank;
+        bl_test_put(writer, record);
+        bl_test_close(writer);
+        assert_fails(bl_stat_read(path, &options, &stat, &err), BL_ERR_STATE,
+                     rank < 0 ? "does not tell them" : "tokens of rank 1, but the plan has 1");
+    }
     bl_placement_free(&placement);
     bl_trace_info_free(&info);
 }
@@ -260,9 +333,14 @@ static void many_quantiles(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(balancedness),       cmocka_unit_test(step_by_step),
-        cmocka_unit_test(padding_is_no_load), cmocka_unit_test(rules),
-        cmocka_unit_test(realised_split),     cmocka_unit_test(across_a_rebalance),
+        cmocka_unit_test(balancedness),
+        cmocka_unit_test(step_by_step),
+        cmocka_unit_test(padding_is_no_load),
+        cmocka_unit_test(rules),
+        cmocka_unit_test(rules_that_look_at_sources),
+        cmocka_unit_test(sources_must_be_told),
+        cmocka_unit_test(realised_split),
+        cmocka_unit_test(across_a_rebalance),
         cmocka_unit_test(many_quantiles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

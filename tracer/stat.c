@@ -2,6 +2,7 @@
 
 #include "core/mem.h"
 #include "tracer/ledger.h"
+#include "tracer/stat_born.h"
 #include "tracer/steps.h"
 #include "tracer/stream.h"
 
@@ -21,7 +22,8 @@ typedef struct work {
     uint64_t trace_steps;
     bool select_steps;
     bl_open_steps *open;
-    bl_stat_ranks *ranks; /* NULL without a plan */
+    bl_stat_ranks *ranks; /* NULL without a plan, or one that looks at sources: then */
+    bl_stat_born *born;   /* this */
     bl_stat_slots *slots;
     bl_stat_pairs *pairs;
     bl_stat_sources *sources;
@@ -72,6 +74,22 @@ static bl_status step_over(void *user, const bl_step_counts *step, bl_error *err
     return bl_stat_drift_step(w->drift, step, err);
 }
 
+static bl_status open_plan(work *w, bl_error *err) {
+    const bl_trace_info *info = &w->stat->info;
+    const bl_stat_plan *plan = &w->options->plan;
+    if (plan->placement->n_experts != info->n_experts)
+        return bl_fail(err, BL_ERR_MODEL, "a plan for %d experts, but the trace has %d",
+                       plan->placement->n_experts, info->n_experts);
+    if (plan->rule == BL_RULE_LOCAL)
+        return bl_fail(err, BL_ERR_USAGE,
+                       "the rule \"%s\" looks at each token's experts together; ballast replay "
+                       "scores such plans",
+                       bl_rule_names[plan->rule]);
+    if (bl_rule_needs_sources(plan->rule))
+        return bl_stat_born_create(info, plan, &w->born, err);
+    return bl_stat_ranks_create(info, plan, &w->ranks, err);
+}
+
 static bl_status open_parts(work *w, bl_error *err) {
     const bl_trace_info *info = &w->stat->info;
     const uint64_t every = bl_stream_raw_bytes(w->stream) / PAIRS_BYTES + 1;
@@ -79,7 +97,7 @@ static bl_status open_parts(work *w, bl_error *err) {
     BL_TRY(BL_CALLOC(w->stat->layers, info->n_layers, err));
     BL_TRY(BL_CALLOC(w->row, info->n_experts, err));
     if (w->options->plan.placement != NULL)
-        BL_TRY(bl_stat_ranks_create(info, &w->options->plan, &w->ranks, err));
+        BL_TRY(open_plan(w, err));
     BL_TRY(bl_open_steps_create(info, info->n_experts, step_over, w, &w->open, err));
     BL_TRY(bl_stat_slots_create(info, &w->slots, err));
     BL_TRY(bl_stat_pairs_create(info, every, &w->pairs, err));
@@ -92,6 +110,7 @@ static void close_parts(work *w) {
     bl_steps_free(&w->steps);
     bl_open_steps_free(w->open);
     bl_stat_ranks_free(w->ranks);
+    bl_stat_born_free(w->born);
     bl_stat_slots_free(w->slots);
     bl_stat_pairs_free(w->pairs);
     bl_stat_sources_free(w->sources);
@@ -176,7 +195,16 @@ static bl_status enter(work *w, const bl_record *record, int layer_index, uint64
     BL_TRY(bl_stat_sources_row(w->sources, record, layer_index, &rows[n_rows], err));
     n_rows += rows[n_rows] != NULL;
     BL_TRY(add_counts(w, record, assignments, rows, n_rows, err));
+    if (w->born != NULL)
+        BL_TRY(bl_stat_born_add(w->born, record, layer_index, err));
     return bl_stat_pairs_add(w->pairs, record, layer_index, err);
+}
+
+/* A record that counts nothing: its rank has come this far. */
+static bl_status pass_by(work *w, const bl_record *record, bl_error *err) {
+    if (w->born != NULL)
+        BL_TRY(bl_stat_born_note(w->born, record, err));
+    return bl_open_steps_note(w->open, record, err);
 }
 
 static bl_status to_logical(work *w, bl_record *record, int layer_index, bool is_load,
@@ -200,7 +228,7 @@ static bl_status add_record(work *w, bl_record *record, bl_error *err) {
     if (is_dummy) {
         stat->dummy_records++;
         stat->layers[at].dummy_tokens += record->n_tokens;
-        return bl_open_steps_note(w->open, record, err);
+        return pass_by(w, record, err);
     }
     BL_TRY(to_logical(w, record, at, record->n_tokens > 0, err));
     uint64_t assignments = 0;
@@ -209,7 +237,7 @@ static bl_status add_record(work *w, bl_record *record, bl_error *err) {
                           "counts that do not fit into 64 bits");
     BL_TRY(bl_ledger_add(w->ledger, record, assignments, err));
     if (record->n_tokens == 0 && assignments == 0)
-        return bl_open_steps_note(w->open, record, err);
+        return pass_by(w, record, err);
     return enter(w, record, at, assignments, err);
 }
 
@@ -329,10 +357,14 @@ static bl_status judge(work *w, const char *path, bl_error *err) {
         return no_tokens(w, path, err);
     if (w->ranks != NULL)
         BL_TRY(bl_stat_ranks_finish(w->ranks, &stat->predicted, err));
+    if (w->born != NULL)
+        BL_TRY(bl_stat_born_finish(w->born, &stat->predicted, err));
     BL_TRY(bl_stat_slots_finish(w->slots, &stat->realised, err));
     BL_TRY(bl_stat_pairs_finish(w->pairs, &stat->pairs, err));
     BL_TRY(bl_stat_sources_finish(w->sources, w->ranks != NULL ? &stat->predicted : NULL,
                                   &stat->sources, err));
+    if (w->born != NULL)
+        BL_TRY(bl_stat_born_traffic(w->born, &stat->sources, err));
     return bl_stat_drift_finish(w->drift, &stat->drift, err);
 }
 

@@ -42,11 +42,22 @@ void bl_stat_ranks_free(bl_stat_ranks *ranks) {
     free(ranks);
 }
 
-static int count_live(const bl_layer_placement *placement) {
+int bl_stat_live_ranks(const bl_layer_placement *placement) {
     int n = 0;
     for (int rank = 0; rank < placement->n_ranks; rank++)
         n += placement->begin[rank + 1] > placement->begin[rank];
     return n;
+}
+
+bl_status bl_stat_plan_layer(const bl_stat_plan *plan, int layer,
+                             const bl_layer_placement **placement_p, bl_error *err) {
+    const bl_layer_placement *placement = bl_placement_layer(plan->placement, layer);
+    if (placement == NULL)
+        return bl_fail_at(err, BL_ERR_MODEL, bl_at_layer(NULL, layer),
+                          "the trace has this layer, the plan does not");
+    BL_TRY(bl_layer_placement_check(placement, NULL, err));
+    *placement_p = placement;
+    return BL_OK;
 }
 
 static bl_status set_shares(layer_ranks *layer, const double *given, bl_error *err) {
@@ -64,15 +75,11 @@ static bl_status set_shares(layer_ranks *layer, const double *given, bl_error *e
 }
 
 static bl_status set_layer(bl_stat_ranks *ranks, const bl_stat_plan *plan, int l, bl_error *err) {
-    const int id = ranks->info->layers[l];
-    const bl_layer_placement *placement = bl_placement_layer(plan->placement, id);
-    if (placement == NULL)
-        return bl_fail_at(err, BL_ERR_MODEL, bl_at_layer(NULL, id),
-                          "the trace has this layer, the plan does not");
-    BL_TRY(bl_layer_placement_check(placement, NULL, err));
+    const bl_layer_placement *placement = NULL;
+    BL_TRY(bl_stat_plan_layer(plan, ranks->info->layers[l], &placement, err));
     layer_ranks *layer = &ranks->layers[l];
     layer->placement = placement;
-    layer->n_live = count_live(placement);
+    layer->n_live = bl_stat_live_ranks(placement);
     BL_TRY(BL_CALLOC(layer->load, bl_layer_n_slots(placement), err));
     if (plan->rule == BL_RULE_PER_STEP)
         return bl_step_split_create(placement, &layer->split, err);
@@ -96,16 +103,6 @@ static bl_status set_all(bl_stat_ranks *ranks, const bl_stat_plan *plan, bl_erro
 
 bl_status bl_stat_ranks_create(const bl_trace_info *info, const bl_stat_plan *plan,
                                bl_stat_ranks **out_p, bl_error *err) {
-    if (plan->placement->n_experts != info->n_experts)
-        return bl_fail(err, BL_ERR_MODEL, "a plan for %d experts, but the trace has %d",
-                       plan->placement->n_experts, info->n_experts);
-    if (plan->rule != BL_RULE_EVEN && plan->rule != BL_RULE_FRACTIONS &&
-        plan->rule != BL_RULE_PER_STEP)
-        return bl_fail(
-            err, BL_ERR_USAGE,
-            "under the rule \"%s\" a rank's load depends on where each token comes from; "
-            "ballast replay scores such plans",
-            bl_rule_names[plan->rule]);
     bl_stat_ranks *ranks = NULL;
     BL_TRY(BL_CALLOC(ranks, 1, err));
     ranks->info = info;

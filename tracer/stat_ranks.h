@@ -25,8 +25,9 @@
 /* Which placement to look at the trace with. All borrowed. */
 typedef struct bl_stat_plan {
     const bl_placement *placement; /* every layer of the trace; NULL: none */
-    bl_rule rule;                  /* BL_RULE_EVEN, BL_RULE_FRACTIONS or BL_RULE_PER_STEP */
+    bl_rule rule;                  /* any but BL_RULE_LOCAL */
     const double *const *share;    /* [placement->n_layers][n_slots] for fractions, else NULL */
+    const int *host;               /* [n_ranks] machine of each rank, for nearest and fixed */
 } bl_stat_plan;
 
 /* Slots of one layer and what they served. */
@@ -50,6 +51,12 @@ double bl_slot_share(const bl_slot_loads *slots, int slot);
 int bl_slot_copies(const bl_slot_loads *slots, int slot);
 
 void bl_rank_figures_free(bl_rank_figures *figures); /* safe on a zeroed struct */
+
+/* The plan's layer with this id, hard rules kept; BL_ERR_MODEL when it lacks it. */
+bl_status bl_stat_plan_layer(const bl_stat_plan *plan, int layer,
+                             const bl_layer_placement **placement_p, bl_error *err);
+/* Ranks that have slots. */
+int bl_stat_live_ranks(const bl_layer_placement *placement);
 
 /* ---- predicted ----------------------------------------------------------------------------- */
 

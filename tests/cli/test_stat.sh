@@ -66,6 +66,14 @@ same_as_replay() { # one definition: what replay says of a plan on steps, stat s
 }
 check "stat and replay agree" same_as_replay
 
+by_source() { # a rule that looks at where tokens come from needs to know the machines
+    sed 's/"rule": *"even"/"rule":"fixed"/g; s/"digest": *"[0-9a-f]*"/"digest":null/' "$plan" >"$work/fixed.json"
+    fails_with "a topology tells" "$ballast" stat --plan "$work/fixed.json" "$trace" &&
+        stat --plan "$work/fixed.json" --topology hgx-h100:nodes=1 "$trace" >"$work/text" &&
+        grep -q "plan, fixed" "$work/text" && grep -q "assignments stay on their rank [0-9.]*%, go over nvlink" "$work/text"
+}
+check "a rule that looks at sources" by_source
+
 map() {
     COLUMNS=40 stat "$trace" >"$work/text" && grep -q "experts 0 to 15, 1 to a cell" "$work/text" &&
         ! grep -q $'\033' "$work/text" && COLUMNS=18 stat "$trace" | grep -q "experts 0 to 15, 2 to a cell"
