@@ -6,7 +6,7 @@
  *
  *     experts of each layer and phase       stat.c, here
  *     single steps, summed over ranks       stat_steps.h
- *     ranks under a placement, and as run   stat_ranks.h
+ *     ranks under a placement, and as run   stat_ranks.h, stat_born.h
  *     experts that go together              stat_pairs.h
  *     source ranks, and traffic             stat_sources.h
  *     drift, half-life, noise               stat_drift.h
