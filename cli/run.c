@@ -4,13 +4,12 @@
 #include "cli/run_join.h"
 #include "cli/run_mover.h"
 #include "cli/run_output.h"
+#include "cli/run_place.h"
 #include "cli/verbs.h"
 #include "core/io.h"
 #include "core/mem.h"
 #include "core/npy.h"
 #include "core/progress.h"
-#include "planner/capacity.h"
-#include "planner/plan.h"
 #include "runtime/launch.h"
 
 #include <pthread.h>
@@ -26,11 +25,10 @@ static const char *const TRANSPORTS[] = {"ucx", "local", NULL};
 typedef struct run_options {
     int64_t n_ranks, slots, spares, move_bytes, max_tokens, repeat, batch, prefill_tokens, seed,
         window;
-    const char *model, *plan, *prompts, *arrivals, *tokens, *logits, *topk, *record, *socket,
-        *journal;
-    double temperature, top_p;
-    int transport;
-    double silence_s;
+    const char *model, *plan, *topology, *prompts, *arrivals, *tokens, *logits, *topk, *record,
+        *socket, *journal;
+    double temperature, top_p, silence_s;
+    int transport, rule;
     bool keep_prefixes, json, automatic;
 } run_options;
 
@@ -63,6 +61,17 @@ static const bl_opt OPTIONS[] = {
      .min = -1,
      .max = 1 << 20,
      .help = "without a plan: slots per layer over all ranks, copies included; -1: one per expert"},
+    {.name = "topology",
+     .type = BL_OPT_STRING,
+     AT(topology),
+     .metavar = "T",
+     .help = "machines and nodes of the ranks, for rules that look at them and bytes by domain; "
+             "else all are on one"},
+    {.name = "rule",
+     .type = BL_OPT_CHOICE,
+     AT(rule),
+     .choices = bl_rule_names,
+     .help = "how copies share their expert's rows; by default as the plan says, else even"},
     {.name = "spares",
      .type = BL_OPT_INT,
      AT(spares),
@@ -200,6 +209,7 @@ static void set_defaults(void *options) {
     run_options *o = options;
     o->silence_s = BL_TRANSPORT_SILENCE_S;
     o->slots = -1;
+    o->rule = -1;
     o->move_bytes = (int64_t)4 << 20;
     o->max_tokens = 64;
     o->repeat = 1;
@@ -223,68 +233,6 @@ static bl_status load_config(bl_run_job *job, bl_error *err) {
     snprintf(job->model_name, sizeof job->model_name, "%s", model.name);
     bl_model_free(&model);
     json_decref(root);
-    return st;
-}
-
-static bl_status contiguous(bl_run_job *job, int64_t slots, bl_error *err) {
-    const bl_qwen3_config *c = &job->config;
-    const bl_capacity_request request = {.n_experts = c->n_experts,
-                                         .n_ranks = job->n_ranks,
-                                         .slots = slots >= 0 ? slots : c->n_experts,
-                                         .redundant = -1};
-    bl_capacity capacity;
-    int *layers;
-    BL_TRY(bl_capacity_of(&request, &capacity, err));
-    bl_status st = BL_CALLOC(layers, c->n_layers, err);
-    for (int layer = 0; st >= 0 && layer < c->n_layers; layer++)
-        layers[layer] = layer;
-    if (st >= 0)
-        st = bl_placement_create(job->n_ranks, c->n_experts, layers, c->n_layers,
-                                 capacity.slots_per_rank, &job->placement, err);
-    if (st >= 0)
-        bl_placement_fill_contiguous(&job->placement);
-    free(layers);
-    bl_capacity_free(&capacity);
-    return st;
-}
-
-/* Is this plan for this model, these ranks, and the way the engine shares copies? */
-static bl_status check_plan(const bl_run_job *job, const bl_plan *plan, const char *path,
-                            bl_error *err) {
-    const bl_qwen3_config *c = &job->config;
-    if (plan->n_experts != c->n_experts || plan->top_k != c->top_k)
-        return bl_fail_at(err, BL_ERR_MODEL, bl_at(path),
-                          "the plan is for %d experts, top-%d; the model has %d, top-%d",
-                          plan->n_experts, plan->top_k, c->n_experts, c->top_k);
-    if (plan->placement.n_ranks != job->n_ranks)
-        return bl_fail_at(err, BL_ERR_SHAPE, bl_at(path),
-                          "the plan is for %d ranks; run it with -n %d", plan->placement.n_ranks,
-                          plan->placement.n_ranks);
-    if (plan->rule != BL_RULE_EVEN)
-        return bl_fail_at(
-            err, BL_ERR_UNSUPPORTED, bl_at(path),
-            "the plan was made for the rule %s; the engine shares copies evenly, plan "
-            "with --rule even",
-            bl_rule_names[plan->rule]);
-    for (int layer = 0; layer < c->n_layers; layer++)
-        if (bl_placement_layer(&plan->placement, layer) == NULL)
-            return bl_fail_at(err, BL_ERR_MODEL, bl_at_layer(path, layer),
-                              "the plan does not have this layer of the model");
-    return bl_placement_check(&plan->placement, path, err);
-}
-
-static bl_status place_experts(const run_options *o, bl_run_job *job, bl_error *err) {
-    if (o->plan == NULL)
-        return contiguous(job, o->slots, err);
-    if (o->slots >= 0)
-        return bl_fail(err, BL_ERR_USAGE, "--slots is for runs without --plan");
-    bl_plan plan;
-    BL_TRY(bl_plan_load(o->plan, &plan, err));
-    bl_status st = check_plan(job, &plan, o->plan, err);
-    job->plan_epoch = plan.epoch;
-    if (st >= 0)
-        st = bl_placement_copy(&plan.placement, &job->placement, err);
-    bl_plan_free(&plan);
     return st;
 }
 
@@ -381,7 +329,8 @@ static bl_status make_job(const run_options *o, bl_run_job *job, bl_error *err) 
     job->silence_s = o->silence_s;
     BL_TRY(check_options(o, err));
     BL_TRY(load_config(job, err));
-    BL_TRY(place_experts(o, job, err));
+    const bl_run_place place = {o->plan, o->topology, o->slots, o->rule};
+    BL_TRY(bl_run_place_experts(&place, job, err));
     BL_TRY(resume(o, job, err));
     return o->prompts != NULL ? load_prompts(o, job, err) : load_tokens(o, job, err);
 }

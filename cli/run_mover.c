@@ -52,7 +52,7 @@ static bl_status open_control(bl_run_mover *mover, bl_error *err) {
     const bl_control_cluster cluster = {.n_experts = job->config.n_experts,
                                         .top_k = job->config.top_k,
                                         .n_ranks = job->n_ranks,
-                                        .rule = "even",
+                                        .rule = bl_rule_names[job->sharing.rule],
                                         .plan_epoch = job->plan_epoch,
                                         .meter = mover->meter,
                                         .model = mover->model,

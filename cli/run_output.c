@@ -326,6 +326,45 @@ static void add_throughput(json_t *root, const bl_run_job *job, const bl_run_rep
                         ns > 0 ? json_real((double)decoded / ((double)ns * 1e-9)) : json_null());
 }
 
+/* Bytes of one direction, by sender and receiver, and by the level of the topology they cross. */
+static json_t *direction_json(const bl_run_job *job, const bl_run_report *reports, size_t at,
+                              json_t *domains) {
+    json_t *matrix = json_array();
+    uint64_t level_bytes[BL_MAX_LEVELS + 1] = {0};
+    for (int from = 0; from < job->n_ranks; from++) {
+        json_t *row = json_array();
+        const uint64_t *bytes_to = reports[from].log.bytes_to + at * (size_t)job->n_ranks;
+        for (int to = 0; to < job->n_ranks; to++) {
+            json_array_append_new(row, json_integer((json_int_t)bytes_to[to]));
+            if (job->has_topology)
+                level_bytes[bl_topology_level(&job->topology, from, to)] += bytes_to[to];
+        }
+        json_array_append_new(matrix, row);
+    }
+    for (int level = 1; job->has_topology && level <= job->topology.n_levels; level++)
+        json_object_set_new(domains, job->topology.levels[level].name,
+                            json_integer((json_int_t)level_bytes[level]));
+    return matrix;
+}
+
+static void add_traffic(json_t *root, const bl_run_job *job, const bl_run_report *reports) {
+    static const char *const names[2] = {"dispatch", "combine"};
+    json_t *traffic = json_object();
+    for (int g = 0; g < job->n_ranks; g++) {
+        if (reports[g].log.n_ranks != job->n_ranks) { /* a damaged report: no guess */
+            json_decref(traffic);
+            return;
+        }
+    }
+    for (size_t at = 0; at < 2; at++) {
+        json_t *domains = json_object();
+        json_t *matrix = direction_json(job, reports, at, domains);
+        json_object_set_new(traffic, names[at],
+                            json_pack("{s:o, s:o}", "bytes", matrix, "domains", domains));
+    }
+    json_object_set_new(root, "traffic", traffic);
+}
+
 static void add_trace(json_t *root, const bl_recorder_totals *trace) {
     json_object_set_new(root, "trace",
                         json_pack("{s:I, s:I, s:I, s:I}", "pushed", (json_int_t)trace->pushed,
@@ -343,8 +382,9 @@ bl_status bl_run_print_json(const bl_run_job *job, const char *transport,
         json_array_append_new(resident, json_integer((json_int_t)reports[g].resident_bytes));
     }
     json_t *root =
-        json_pack("{s:s, s:i, s:s, s:o, s:o}", "model", job->model_name, "ranks", job->n_ranks,
-                  "transport", transport, "pids", pids, "resident_bytes", resident);
+        json_pack("{s:s, s:i, s:s, s:s, s:o, s:o}", "model", job->model_name, "ranks", job->n_ranks,
+                  "transport", transport, "rule", bl_rule_names[job->sharing.rule], "pids", pids,
+                  "resident_bytes", resident);
     if (root == NULL)
         return bl_fail(err, BL_ERR_NOMEM, "out of memory");
     bl_status st = BL_OK;
@@ -357,6 +397,7 @@ bl_status bl_run_print_json(const bl_run_job *job, const char *transport,
         st = add_steps(root, job, reports, err);
     if (st >= 0) {
         add_stages(root, job, reports);
+        add_traffic(root, job, reports);
         if (trace->n_rings > 0)
             add_trace(root, trace);
         st = bl_json_write("-", root, 0, err);

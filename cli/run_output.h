@@ -11,6 +11,7 @@
  *      "latency":{"first_token_us":{...},"between_tokens_us":{...},"per_token_us":{...}},
  *      "steps":N,"step_us":{"mean","p50","p95","p99","max"},"imbalance":{...},
  *      "stage_us":{"route",...},"sent":{"bytes","rows","messages"},
+ *      "rule":"even","traffic":{"dispatch":{"bytes":[[...]],"domains":{...}},"combine":{...}},
  *      "per_step":[{"step","tokens","us","imbalance","moving"}, ...],
  *      "around_moves":{"before":{"steps","step_us","imbalance"},"during":{...},"after":{...}},
  *      "trace":{"pushed","written","dropped","rejected"}}     when routing was recorded
@@ -18,6 +19,8 @@
  * A request's time begins when it arrives, or, in a list without arrival times, when it gets its
  * place. first_token_us (TTFT) is its first token's; between_tokens_us (ITL) are the gaps between
  * one token and the next, of all requests; per_token_us (TPOT) is the mean gap of each request.
+ *
+ * traffic: bytes from rank to rank (row: sender) and, with a topology, by the level they cross.
  *
  * A step is `moving` when a move of experts was under way on some rank. around_moves is there when
  * any was: "during" reaches from the first moving step to the last.

@@ -30,6 +30,10 @@ typedef struct run_rank {
 
 void bl_run_job_free(bl_run_job *job) {
     bl_placement_free(&job->placement);
+    bl_plan_free(&job->plan);
+    bl_sites_free(&job->sites);
+    bl_topology_free(&job->topology);
+    free((void *)job->shares);
     bl_requests_free(&job->requests);
     free(job->prompts_text);
     free(job->prompts);
@@ -110,7 +114,7 @@ static bl_status run_tokens(run_rank *rank, bl_error *err) {
                             .logits = rank->report.logits};
     const int n_chunks = rank->report.logits != NULL;
     bl_step_result result;
-    rank->report.log.n_layers = job->config.n_layers;
+    BL_TRY(bl_serve_log_create(job->config.n_layers, job->n_ranks, &rank->report.log, err));
     BL_TRY(bl_engine_step(rank->engine, &chunk, n_chunks, n_chunks, &result, err));
     return bl_serve_log_step(&rank->report.log, &result, err);
 }
@@ -166,6 +170,7 @@ static bl_status run(run_rank *rank, bl_error *err) {
     rank->exchange = bl_exchange_over(rank->transport, job->deadline_s);
     BL_TRY(bl_engine_create(rank->model, rank->store, &rank->exchange, rank->max_sequences, &hooks,
                             &rank->engine, err));
+    bl_engine_share_by(rank->engine, &job->sharing);
     if (job->tokens != NULL)
         return run_tokens(rank, err);
     if (bl_run_mover_wanted(job)) {

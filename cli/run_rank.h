@@ -16,6 +16,8 @@
 #include "cli/run_record.h"
 #include "cli/run_report.h"
 #include "core/placement.h"
+#include "planner/plan.h"
+#include "planner/sources.h"
 
 /* Input, the same on every rank; owned by the launcher, read-only for ranks. */
 typedef struct bl_run_job {
@@ -24,6 +26,12 @@ typedef struct bl_run_job {
     bl_qwen3_config config;
     bl_placement placement;
     int n_ranks;
+    bl_plan plan;            /* zeroed without one */
+    bl_sharing_rule sharing; /* points into plan, shares and sites */
+    const double **shares;   /* [n_layers] of the plan's fractions; owned */
+    bool has_topology;
+    bl_topology topology;
+    bl_sites sites;
     int n_spares;      /* buffers per rank for moves */
     double deadline_s; /* of waiting for another rank */
     double silence_s;  /* after which a rank that was stopped or cut off is lost; 0: never */

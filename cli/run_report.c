@@ -46,7 +46,7 @@ static void put(writer *to, const void *items, size_t n, size_t item_bytes) {
 typedef struct numbers {
     int64_t pid;
     uint64_t resident_bytes, serving_ns;
-    int32_t n_layers, stopped;
+    int32_t n_layers, n_ranks, stopped, unused;
 } numbers;
 
 bl_status bl_run_report_encode(const bl_run_report *report, unsigned char **data_p, size_t *bytes,
@@ -56,10 +56,12 @@ bl_status bl_run_report_encode(const bl_run_report *report, unsigned char **data
                           .resident_bytes = report->resident_bytes,
                           .serving_ns = log->serving_ns,
                           .n_layers = log->n_layers,
+                          .n_ranks = log->n_ranks,
                           .stopped = log->stopped};
     writer to = {.status = BL_OK, .err = err};
     put(&to, &head, 1, sizeof head);
     put(&to, log->steps, log->n_steps, sizeof *log->steps);
+    put(&to, log->bytes_to, 2 * (size_t)log->n_ranks, sizeof *log->bytes_to);
     put(&to, log->rows, log->n_steps * (size_t)log->n_layers, sizeof *log->rows);
     put(&to, report->logits, report->n_logits, sizeof *report->logits);
     put(&to, report->topk, report->n_topk, sizeof *report->topk);
@@ -118,11 +120,12 @@ static bl_status take_numbers(reader *from, bl_run_report *report) {
     if (n == 1)
         memcpy(&head, items, sizeof head);
     free(items);
-    if (n != 1 || head.n_layers <= 0)
+    if (n != 1 || head.n_layers <= 0 || head.n_ranks < 0)
         return bl_fail(from->err, BL_ERR_PARSE, "a rank's report is damaged");
     report->pid = (int)head.pid;
     report->resident_bytes = (size_t)head.resident_bytes;
     report->log.n_layers = head.n_layers;
+    report->log.n_ranks = head.n_ranks;
     report->log.stopped = head.stopped != 0;
     report->log.serving_ns = head.serving_ns;
     return BL_OK;
@@ -153,10 +156,14 @@ static bl_status take_completions(reader *from, bl_serve_log *log) {
 static bl_status take_all(reader *from, bl_run_report *report) {
     bl_serve_log *log = &report->log;
     void *items;
-    size_t n_rows;
+    size_t n_rows, n_bytes_to;
     BL_TRY(take_numbers(from, report));
     BL_TRY(take(from, sizeof *log->steps, &items, &log->n_steps));
     log->steps = items;
+    BL_TRY(take(from, sizeof *log->bytes_to, &items, &n_bytes_to));
+    log->bytes_to = items;
+    if (n_bytes_to != 2 * (size_t)log->n_ranks)
+        return bl_fail(from->err, BL_ERR_PARSE, "a rank's report is damaged");
     BL_TRY(take(from, sizeof *log->rows, &items, &n_rows));
     log->rows = items;
     if (n_rows / (size_t)log->n_layers != log->n_steps || n_rows % (size_t)log->n_layers != 0)

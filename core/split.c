@@ -55,9 +55,8 @@ void bl_split_even_shares(const bl_layer_placement *layer, const bl_copies *copi
     }
 }
 
-/* The copy that a source's place settles, as an index into copies->slot, or -1. */
-static int settled_copy(bl_rule rule, const bl_copies *copies, const int *host, int expert,
-                        int source) {
+int bl_split_settled(bl_rule rule, const bl_copies *copies, const int *host, int expert,
+                     int source) {
     const int first = copies->first[expert], end = copies->first[expert + 1];
     int on_host = 0, first_on_host = -1;
     for (int i = end - 1; i >= first; i--) {
@@ -81,7 +80,7 @@ void bl_split_source_shares(bl_rule rule, const bl_layer_placement *layer, const
         return;
     for (int expert = 0; expert < copies->n_experts; expert++) {
         const int first = copies->first[expert], end = copies->first[expert + 1];
-        const int settled = end > first ? settled_copy(rule, copies, host, expert, source) : -1;
+        const int settled = end > first ? bl_split_settled(rule, copies, host, expert, source) : -1;
         for (int i = first; settled >= 0 && i < end; i++)
             share[copies->slot[i]] = i == settled ? 1.0 : 0.0;
     }

@@ -63,6 +63,11 @@ void bl_split_even_shares(const bl_layer_placement *layer, const bl_copies *copi
 void bl_split_source_shares(bl_rule rule, const bl_layer_placement *layer, const bl_copies *copies,
                             const int *host, int source, double *share);
 
+/* Under NEAREST and FIXED: the copy that the place of `source` settles, as an index into
+ * copies->slot; -1 (NEAREST only): one is drawn. The expert has a copy. */
+int bl_split_settled(bl_rule rule, const bl_copies *copies, const int *host, int expert,
+                     int source);
+
 /* Slot for one token row. `row` numbers the rows a source rank sends to this expert in this step
  * (0, 1, 2, ...): even serves copy (row + source_rank + expert) mod copies. `share` [n_slots] is
  * needed for BL_RULE_FRACTIONS only and may be NULL otherwise: row r then goes where the r-th

@@ -9,12 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The copies of a layer's experts, rebuilt when its map changes. */
-typedef struct copies_at {
-    bl_copies copies;
+/* How a layer's copies are shared, made anew when its map changes. */
+typedef struct sharing_at {
+    bl_sharing *sharing; /* NULL: not needed yet */
     uint64_t epoch;
-    bool known;
-} copies_at;
+} sharing_at;
 
 /* One row of the step: a token of a sequence at a position. */
 typedef struct token_row {
@@ -28,7 +27,8 @@ struct bl_engine {
     bl_exchange *exchange;
     bl_engine_hooks hooks;
     bl_moe moe;
-    copies_at *copies; /* [n_layers] */
+    bl_sharing_rule rule;
+    sharing_at *sharing; /* [n_layers] */
     uint64_t step;
     bl_step_note *notes; /* [n_ranks] */
 
@@ -72,7 +72,7 @@ static bl_status allocate(bl_engine *engine, bl_error *err) {
     BL_TRY(BL_CALLOC(engine->kv, n_kv, err));
     BL_TRY(BL_CALLOC(engine->length, engine->max_sequences, err));
     BL_TRY(BL_CALLOC(engine->notes, n_ranks, err));
-    BL_TRY(BL_CALLOC(engine->copies, c->n_layers, err));
+    BL_TRY(BL_CALLOC(engine->sharing, c->n_layers, err));
     BL_TRY(BL_CALLOC(engine->load, c->n_layers, err));
     BL_TRY(BL_CALLOC(engine->scores, c->max_positions, err));
     const bl_moe_shape shape = {.hidden = c->hidden,
@@ -131,10 +131,10 @@ bl_status bl_engine_create(const bl_qwen3 *model, bl_store *store, bl_exchange *
 void bl_engine_free(bl_engine *engine) {
     if (engine == NULL)
         return;
-    for (int layer = 0; engine->copies != NULL && layer < engine->config->n_layers; layer++)
-        bl_copies_free(&engine->copies[layer].copies);
+    for (int layer = 0; engine->sharing != NULL && layer < engine->config->n_layers; layer++)
+        bl_sharing_free(engine->sharing[layer].sharing);
     bl_moe_free(&engine->moe);
-    free(engine->copies);
+    free(engine->sharing);
     free(engine->notes);
     free(engine->length);
     free(engine->kv);
@@ -146,6 +146,11 @@ void bl_engine_free(bl_engine *engine) {
     free(engine->scores);
     free(engine->load);
     free(engine);
+}
+
+void bl_engine_share_by(bl_engine *engine, const bl_sharing_rule *rule) {
+    assert(engine->step == 0);
+    engine->rule = *rule;
 }
 
 bl_status bl_engine_load_experts(const bl_qwen3 *model, bl_store *store, bl_error *err) {
@@ -326,14 +331,14 @@ static void attention(bl_engine *engine, int layer) {
 
 /* ---- experts ------------------------------------------------------------------------------- */
 
-static bl_status refresh_copies(bl_engine *engine, const bl_layer_placement *map, bl_error *err) {
-    copies_at *at = &engine->copies[map->layer];
-    if (at->known && at->epoch == map->epoch)
+static bl_status refresh_sharing(bl_engine *engine, const bl_layer_placement *map, bl_error *err) {
+    sharing_at *at = &engine->sharing[map->layer];
+    if (at->sharing != NULL && at->epoch == map->epoch)
         return BL_OK;
-    bl_copies copies;
-    BL_TRY(bl_copies_of(map, &copies, err));
-    bl_copies_free(&at->copies);
-    *at = (copies_at){copies, map->epoch, true};
+    bl_sharing_free(at->sharing);
+    at->sharing = NULL;
+    BL_TRY(bl_sharing_create(&engine->rule, map, bl_store_rank(engine->store), &at->sharing, err));
+    at->epoch = map->epoch;
     return BL_OK;
 }
 
@@ -341,9 +346,9 @@ static bl_status experts(bl_engine *engine, int layer, bl_error *err) {
     bl_moe *moe = &engine->moe;
     const bl_qwen3_layer *w = bl_qwen3_layer_of(engine->model, layer);
     const bl_layer_placement *map = bl_store_map(engine->store, layer);
-    BL_TRY(refresh_copies(engine, map, err));
+    BL_TRY(refresh_sharing(engine, map, err));
     norm_rows(engine, w->post_norm);
-    BL_TRY(bl_moe_begin(moe, map, &engine->copies[layer].copies, engine->n_rows, err));
+    BL_TRY(bl_moe_begin(moe, map, engine->sharing[layer].sharing, engine->n_rows, err));
     BL_TRY(bl_moe_route(moe, w->router, engine->normed, err));
     if (engine->hooks.on_route != NULL)
         BL_TRY(engine->hooks.on_route(engine->hooks.user, engine->step, layer, moe->ids,
@@ -436,6 +441,7 @@ bl_status bl_engine_step(bl_engine *engine, const bl_chunk *chunks, int n_chunks
     made.sent_bytes = moe->sent_bytes;
     made.sent_rows = moe->sent_rows;
     made.n_messages = moe->n_messages;
+    made.bytes_to = moe->bytes_to;
     const uint64_t end = bl_now_ns();
     made.layers_ns = end - layers_start;
     made.total_ns = end - start;

@@ -78,6 +78,7 @@ struct bl_step_result {
     uint64_t layers_ns;                         /* without notes and hooks */
     uint64_t stage_ns[BL_N_STAGES];             /* over all layers */
     uint64_t sent_bytes, sent_rows, n_messages; /* to other ranks, dispatch and combine */
+    const uint64_t *bytes_to; /* [2][n_ranks] sent_bytes by rank: dispatch, combine; as rows */
     const int32_t *rows; /* [n_layers] rows this rank's experts computed; until the next step */
 };
 
@@ -88,6 +89,10 @@ bl_status bl_engine_create(const bl_qwen3 *model, bl_store *store, bl_exchange *
                            int max_sequences, const bl_engine_hooks *hooks, bl_engine **out,
                            bl_error *err);
 void bl_engine_free(bl_engine *engine); /* NULL is fine */
+
+/* Share copies by this rule, the same on every rank, instead of evenly. What it points to is borrowed;
+ * before the first step. */
+void bl_engine_share_by(bl_engine *engine, const bl_sharing_rule *rule);
 
 /* Read every expert of this rank from the checkpoint into its slots. */
 bl_status bl_engine_load_experts(const bl_qwen3 *model, bl_store *store, bl_error *err);

@@ -38,11 +38,10 @@ bl_status bl_moe_create(const bl_moe_shape *shape, bl_exchange *exchange, bl_moe
                   .rank = bl_transport_rank(exchange->transport),
                   .n_ranks = n_ranks,
                   .exchange = exchange};
-    if (BL_CALLOC(moe.row_of_expert, shape->n_experts, err) < 0 ||
-        BL_CALLOC(moe.n_sent, n_ranks, err) < 0 || BL_CALLOC(moe.send, n_ranks, err) < 0 ||
-        BL_CALLOC(moe.outgoing, n_ranks, err) < 0 || BL_CALLOC(moe.received, n_ranks, err) < 0 ||
-        BL_CALLOC(moe.rows, n_ranks, err) < 0 || BL_CALLOC(moe.experts, n_ranks, err) < 0 ||
-        BL_CALLOC(moe.n_received, n_ranks, err) < 0 ||
+    if (BL_CALLOC(moe.n_sent, n_ranks, err) < 0 || BL_CALLOC(moe.bytes_to, 2 * n_ranks, err) < 0 ||
+        BL_CALLOC(moe.send, n_ranks, err) < 0 || BL_CALLOC(moe.outgoing, n_ranks, err) < 0 ||
+        BL_CALLOC(moe.received, n_ranks, err) < 0 || BL_CALLOC(moe.rows, n_ranks, err) < 0 ||
+        BL_CALLOC(moe.experts, n_ranks, err) < 0 || BL_CALLOC(moe.n_received, n_ranks, err) < 0 ||
         BL_CALLOC(moe.first, shape->n_experts + 1, err) < 0 ||
         BL_CALLOC(moe.scratch, scratch, err) < 0 || BL_CALLOC(moe.reply, n_ranks, err) < 0 ||
         BL_CALLOC(moe.returned, n_ranks, err) < 0) {
@@ -68,9 +67,10 @@ void bl_moe_free(bl_moe *moe) {
     free_buffers(moe->reply, moe->n_ranks);
     free(moe->ids);
     free(moe->weights);
+    free(moe->slot);
     free(moe->to);
-    free(moe->row_of_expert);
     free(moe->n_sent);
+    free(moe->bytes_to);
     free(moe->outgoing);
     free(moe->received);
     free((void *)moe->rows);
@@ -85,6 +85,7 @@ void bl_moe_free(bl_moe *moe) {
 
 void bl_moe_reset_counters(bl_moe *moe) {
     memset(moe->stage_ns, 0, sizeof moe->stage_ns);
+    memset(moe->bytes_to, 0, 2 * (size_t)moe->n_ranks * sizeof *moe->bytes_to);
     moe->sent_bytes = moe->sent_rows = moe->n_messages = 0;
 }
 
@@ -102,11 +103,13 @@ static bl_status grow_tokens(bl_moe *moe, size_t assignments, bl_error *err) {
     if (st >= 0)
         GROW(st, moe->weights, moe->weights_capacity, assignments, err);
     if (st >= 0)
+        GROW(st, moe->slot, moe->slot_capacity, assignments, err);
+    if (st >= 0)
         GROW(st, moe->to, moe->to_capacity, assignments, err);
     return st;
 }
 
-bl_status bl_moe_begin(bl_moe *moe, const bl_layer_placement *map, const bl_copies *copies,
+bl_status bl_moe_begin(bl_moe *moe, const bl_layer_placement *map, bl_sharing *sharing,
                        int n_tokens, bl_error *err) {
     size_t assignments;
     if (!bl_size_mul((size_t)n_tokens, (size_t)moe->shape.top_k, &assignments) ||
@@ -118,7 +121,7 @@ bl_status bl_moe_begin(bl_moe *moe, const bl_layer_placement *map, const bl_copi
     bl_exchange_release(moe->returned, moe->n_ranks);
     moe->layer = map->layer;
     moe->map = map;
-    moe->copies = copies;
+    moe->sharing = sharing;
     moe->n_tokens = n_tokens;
     return BL_OK;
 }
@@ -144,16 +147,22 @@ bl_status bl_moe_route(bl_moe *moe, const uint16_t *router, const float *x, bl_e
 }
 
 /* Which rank serves each assignment, and as which row of its message. */
-static void assign(bl_moe *moe) {
-    memset(moe->row_of_expert, 0, (size_t)moe->shape.n_experts * sizeof *moe->row_of_expert);
+static bl_status assign(bl_moe *moe, bl_error *err) {
+    uint64_t exchanged;
+    BL_TRY(bl_sharing_choose(moe->sharing, moe->exchange, moe->ids, moe->n_tokens, moe->shape.top_k,
+                             moe->slot, &exchanged, err));
+    if (exchanged > 0) {
+        moe->sent_bytes += exchanged;
+        moe->n_messages += (uint64_t)moe->n_ranks - 1;
+        for (int g = 0; g < moe->n_ranks; g++)
+            moe->bytes_to[g] += g == moe->rank ? 0 : exchanged / ((uint64_t)moe->n_ranks - 1);
+    }
     memset(moe->n_sent, 0, (size_t)moe->n_ranks * sizeof *moe->n_sent);
     for (int a = 0; a < moe->n_tokens * moe->shape.top_k; a++) {
-        const int expert = moe->ids[a];
-        const int slot = bl_split_choose(BL_RULE_EVEN, moe->copies, NULL, expert, moe->rank,
-                                         (uint64_t)moe->row_of_expert[expert]++);
-        const int rank = bl_layer_rank_of(moe->map, slot);
+        const int rank = bl_layer_rank_of(moe->map, moe->slot[a]);
         moe->to[a] = (bl_moe_row){rank, moe->n_sent[rank]++};
     }
+    return BL_OK;
 }
 
 static bl_status reserve(const bl_moe *moe, bl_moe_buffer *buffer, size_t ids, int32_t rows,
@@ -175,7 +184,7 @@ bl_status bl_moe_permute(bl_moe *moe, const float *x, bl_error *err) {
     const uint64_t start = bl_now_ns();
     const size_t row = row_bytes(moe);
     const int k = moe->shape.top_k;
-    assign(moe);
+    BL_TRY(assign(moe, err));
     for (int g = 0; g < moe->n_ranks; g++) {
         const size_t ids = ids_bytes(moe->n_sent[g]);
         BL_TRY(reserve(moe, &moe->send[g], ids, moe->n_sent[g], &moe->outgoing[g], err));
@@ -195,13 +204,14 @@ bl_status bl_moe_permute(bl_moe *moe, const float *x, bl_error *err) {
 
 /* ---- dispatch, combine --------------------------------------------------------------------- */
 
-/* Exchange `outgoing` and count what leaves this rank. */
+/* Exchange `outgoing` and count what leaves this rank, in `bytes_to` by rank. */
 static bl_status exchange_rows(bl_moe *moe, const int32_t *rows, bl_message *incoming,
-                               bl_error *err) {
+                               uint64_t *bytes_to, bl_error *err) {
     BL_TRY(bl_exchange_alltoallv(moe->exchange, moe->outgoing, incoming, err));
     for (int g = 0; g < moe->n_ranks; g++) {
         if (g == moe->rank)
             continue;
+        bytes_to[g] += moe->outgoing[g].bytes;
         moe->sent_bytes += moe->outgoing[g].bytes;
         moe->sent_rows += (uint64_t)rows[g];
         moe->n_messages++;
@@ -248,7 +258,7 @@ static bl_status take_rows(bl_moe *moe, int peer, bl_error *err) {
 
 bl_status bl_moe_dispatch(bl_moe *moe, bl_error *err) {
     const uint64_t start = bl_now_ns();
-    BL_TRY(exchange_rows(moe, moe->n_sent, moe->received, err));
+    BL_TRY(exchange_rows(moe, moe->n_sent, moe->received, moe->bytes_to, err));
     for (int g = 0; g < moe->n_ranks; g++)
         BL_TRY(take_rows(moe, g, err));
     moe->stage_ns[BL_STAGE_DISPATCH] += bl_now_ns() - start;
@@ -257,7 +267,7 @@ bl_status bl_moe_dispatch(bl_moe *moe, bl_error *err) {
 
 bl_status bl_moe_combine(bl_moe *moe, bl_error *err) {
     const uint64_t start = bl_now_ns();
-    BL_TRY(exchange_rows(moe, moe->n_received, moe->returned, err));
+    BL_TRY(exchange_rows(moe, moe->n_received, moe->returned, moe->bytes_to + moe->n_ranks, err));
     for (int g = 0; g < moe->n_ranks; g++) {
         int32_t rows;
         BL_TRY(check_header(moe, g, &moe->returned[g], false, &rows, err));

@@ -28,8 +28,7 @@
 #ifndef BL_RUNTIME_MOE_H
 #define BL_RUNTIME_MOE_H
 
-#include "core/split.h"
-#include "runtime/exchange.h"
+#include "runtime/sharing.h"
 #include "runtime/store.h"
 #include "tracer/trace.h"
 
@@ -61,7 +60,7 @@ typedef struct bl_moe {
     /* the layer at hand, set by bl_moe_begin() */
     int layer;
     const bl_layer_placement *map; /* borrowed from the store */
-    const bl_copies *copies;       /* borrowed */
+    bl_sharing *sharing;           /* borrowed */
     int n_tokens;
 
     /* route */
@@ -69,11 +68,11 @@ typedef struct bl_moe {
     float *weights; /* [n_tokens][top_k] */
 
     /* permute: assignment a = token * top_k + j is row to[a] */
-    bl_moe_row *to;         /* [n_tokens][top_k] */
-    int32_t *row_of_expert; /* [n_experts] scratch: rows of this rank for each expert so far */
-    int32_t *n_sent;        /* [n_ranks] rows for each rank */
-    bl_moe_buffer *send;    /* [n_ranks] messages */
-    bl_outgoing *outgoing;  /* [n_ranks] the same, or `reply`, as the exchange wants them */
+    int32_t *slot;         /* [n_tokens][top_k] */
+    bl_moe_row *to;        /* [n_tokens][top_k] */
+    int32_t *n_sent;       /* [n_ranks] rows for each rank */
+    bl_moe_buffer *send;   /* [n_ranks] messages */
+    bl_outgoing *outgoing; /* [n_ranks] the same, or `reply`, as the exchange wants them */
 
     /* dispatch */
     bl_message *received;       /* [n_ranks] */
@@ -91,9 +90,10 @@ typedef struct bl_moe {
     bl_message *returned;          /* [n_ranks] */
     const unsigned char **results; /* [n_ranks] */
 
-    size_t ids_capacity, weights_capacity, to_capacity, order_capacity;
+    size_t ids_capacity, weights_capacity, slot_capacity, to_capacity, order_capacity;
     uint64_t stage_ns[BL_N_STAGES];             /* since bl_moe_reset_counters() */
     uint64_t sent_bytes, sent_rows, n_messages; /* to other ranks, dispatch and combine */
+    uint64_t *bytes_to; /* [2][n_ranks] of that: dispatch, then combine, to each rank */
 } bl_moe;
 
 bl_status bl_moe_create(const bl_moe_shape *shape, bl_exchange *exchange, bl_moe *out,
@@ -101,8 +101,8 @@ bl_status bl_moe_create(const bl_moe_shape *shape, bl_exchange *exchange, bl_moe
 void bl_moe_free(bl_moe *moe); /* safe on a zeroed struct */
 void bl_moe_reset_counters(bl_moe *moe);
 
-/* Start a layer: its map, the copies that belong to it, and this rank's number of tokens. */
-bl_status bl_moe_begin(bl_moe *moe, const bl_layer_placement *map, const bl_copies *copies,
+/* Start a layer: its map, how its copies are shared, and this rank's number of tokens. */
+bl_status bl_moe_begin(bl_moe *moe, const bl_layer_placement *map, bl_sharing *sharing,
                        int n_tokens, bl_error *err);
 
 /* The six stages. `x` is [n_tokens][hidden], the normed input; `router` [n_experts][hidden]. */

@@ -2,8 +2,8 @@
 
 #include "core/mem.h"
 #include "core/rng.h"
+#include "runtime/kernels.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 typedef struct bl_candidate {
@@ -67,7 +67,7 @@ int32_t bl_sample(bl_sampler *sampler, const float *logits, int request, int pos
     double total = 0;
     for (int32_t i = 0; i < sampler->vocab; i++) {
         const double below = (double)logits[i] - (double)logits[top];
-        candidate[i] = (bl_candidate){exp(below / sampler->how.temperature), i};
+        candidate[i] = (bl_candidate){(double)bl_exp((float)(below / sampler->how.temperature)), i};
         total += candidate[i].weight;
     }
     const int n = sampler->how.top_p < 1 ? cut_to_nucleus(sampler, &total) : sampler->vocab;

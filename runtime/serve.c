@@ -10,6 +10,11 @@
 
 /* ---- log ----------------------------------------------------------------------------------- */
 
+bl_status bl_serve_log_create(int n_layers, int n_ranks, bl_serve_log *out, bl_error *err) {
+    *out = (bl_serve_log){.n_layers = n_layers, .n_ranks = n_ranks};
+    return BL_CALLOC(out->bytes_to, 2 * (size_t)n_ranks, err);
+}
+
 bl_status bl_serve_log_step(bl_serve_log *log, const bl_step_result *result, bl_error *err) {
     const size_t n_layers = (size_t)log->n_layers;
     void *steps = log->steps, *rows = log->rows;
@@ -31,6 +36,8 @@ bl_status bl_serve_log_step(bl_serve_log *log, const bl_step_result *result, bl_
                                .n_messages = result->n_messages};
     memcpy(record->stage_ns, result->stage_ns, sizeof record->stage_ns);
     memcpy(log->rows + log->n_steps * n_layers, result->rows, n_layers * sizeof *log->rows);
+    for (size_t i = 0; i < 2 * (size_t)log->n_ranks; i++)
+        log->bytes_to[i] += result->bytes_to[i];
     log->n_steps++;
     return BL_OK;
 }
@@ -42,6 +49,7 @@ void bl_serve_log_free(bl_serve_log *log) {
     }
     free(log->completions);
     free(log->steps);
+    free(log->bytes_to);
     free(log->rows);
     *log = (bl_serve_log){0};
 }
@@ -247,7 +255,7 @@ bl_status bl_serve(bl_engine *engine, const bl_qwen3_config *config, int rank, i
                    const bl_requests *requests, const bl_serve_options *options, bl_serve_log *log,
                    bl_error *err) {
     assert(options->batch > 0 && options->prefill_tokens >= 0 && requests->n > 0);
-    *log = (bl_serve_log){.n_layers = config->n_layers};
+    BL_TRY(bl_serve_log_create(config->n_layers, n_ranks, log, err));
     serving server = {.engine = engine,
                       .config = config,
                       .requests = requests,

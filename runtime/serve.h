@@ -57,8 +57,10 @@ typedef struct bl_serve_log {
     size_t n_steps;
     bl_step_record *steps; /* steps with tokens on any rank, the same on all ranks */
     int32_t *rows;         /* [n_steps][n_layers] rows this rank's experts computed */
-    bool stopped;          /* ended by BL_NOTE_STOP */
-    uint64_t serving_ns;   /* from the first step to the last */
+    int n_ranks;
+    uint64_t *bytes_to;  /* [2][n_ranks] sent over all steps: dispatch, then combine, to each */
+    bool stopped;        /* ended by BL_NOTE_STOP */
+    uint64_t serving_ns; /* from the first step to the last */
     size_t step_capacity, row_capacity, completion_capacity;
 } bl_serve_log;
 
@@ -66,7 +68,8 @@ bl_status bl_serve(bl_engine *engine, const bl_qwen3_config *config, int rank, i
                    const bl_requests *requests, const bl_serve_options *options, bl_serve_log *log,
                    bl_error *err);
 
-/* Append one step's result to the log; for callers that step an engine themselves. */
+/* For callers that step an engine themselves: an empty log, and one step's result behind it. */
+bl_status bl_serve_log_create(int n_layers, int n_ranks, bl_serve_log *out, bl_error *err);
 bl_status bl_serve_log_step(bl_serve_log *log, const bl_step_result *result, bl_error *err);
 void bl_serve_log_free(bl_serve_log *log); /* safe on a zeroed struct */
 

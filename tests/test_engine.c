@@ -4,6 +4,7 @@
 
 #include "core/json.h"
 #include "core/npy.h"
+#include "core/rng.h"
 #include "runtime/serve.h"
 
 #include <math.h>
@@ -68,6 +69,7 @@ static int close_model(void **state) {
 /* One request to run everything: prompt i on rank i mod n_ranks, in chunks of `chunk` tokens. */
 typedef struct forward {
     int chunk;
+    const bl_sharing_rule *rule; /* NULL: even */
     float *logits[N_PROMPTS];
     int32_t *topk[N_PROMPTS]; /* or NULL */
     uint64_t rows[64];        /* per rank: rows its experts computed */
@@ -140,7 +142,8 @@ static bl_status run_forward(bl_test_rank *rank, bl_error *err) {
 
 static void forward_all(const bl_placement *placement, forward *f) {
     bl_error err;
-    const bl_test_cluster_options options = {.max_sequences = N_PROMPTS, .hooks = observing};
+    const bl_test_cluster_options options = {
+        .max_sequences = N_PROMPTS, .hooks = observing, .rule = f->rule};
     assert_ok(bl_test_cluster(model, placement, &options, run_forward, f, &err));
 }
 
@@ -216,8 +219,9 @@ static void router_matches_the_reference(void **state) {
 
 /* ---- placement does not show --------------------------------------------------------------- */
 
-static void assert_same_logits(const bl_placement *placement, int chunk) {
-    forward f = {.chunk = chunk};
+static void assert_same_logits(const bl_placement *placement, const bl_sharing_rule *rule,
+                               int chunk) {
+    forward f = {.chunk = chunk, .rule = rule};
     uint64_t total = 0, tokens = 0;
     for (int i = 0; i < N_PROMPTS; i++)
         f.logits[i] = calloc((size_t)(prompts[i].n_tokens * config->vocab), sizeof(float));
@@ -241,7 +245,7 @@ static void same_bits_on_any_number_of_ranks(void **state) {
         bl_placement placement;
         assert_ok(
             bl_test_contiguous(model, n_ranks, config->n_experts / n_ranks, &placement, &err));
-        assert_same_logits(&placement, 1 << 20);
+        assert_same_logits(&placement, NULL, 1 << 20);
         bl_placement_free(&placement);
     }
 }
@@ -252,8 +256,8 @@ static void same_bits_in_any_chunks(void **state) {
     bl_placement placement;
     forward_on_one_rank();
     assert_ok(bl_test_contiguous(model, 2, 16, &placement, &err));
-    assert_same_logits(&placement, 1);
-    assert_same_logits(&placement, 7);
+    assert_same_logits(&placement, NULL, 1);
+    assert_same_logits(&placement, NULL, 7);
     bl_placement_free(&placement);
 }
 
@@ -261,18 +265,50 @@ static void same_bits_in_any_chunks(void **state) {
 #ifdef __SANITIZE_THREAD__
 #define RANDOM_PLANS 3
 #else
-#define RANDOM_PLANS 50
+#define RANDOM_PLANS 60
 #endif
 
-static void same_bits_under_random_plans(void **state) {
+/* Random shares of each expert's copies, some of them 0. */
+static void draw_shares(const bl_placement *placement, bl_rng *rng, double *share[]) {
+    for (int l = 0; l < placement->n_layers; l++) {
+        bl_error err;
+        bl_copies copies;
+        const bl_layer_placement *layer = &placement->layers[l];
+        share[l] = calloc((size_t)bl_layer_n_slots(layer), sizeof *share[l]);
+        assert_ok(bl_copies_of(layer, &copies, &err));
+        for (int expert = 0; expert < layer->n_experts; expert++) {
+            double left = 1;
+            for (int i = copies.first[expert]; i < copies.first[expert + 1]; i++) {
+                const bool last = i + 1 == copies.first[expert + 1];
+                const double part = last ? left : left * bl_rng_below(rng, 4) / 4;
+                share[l][copies.slot[i]] = part;
+                left -= part;
+            }
+        }
+        bl_copies_free(&copies);
+    }
+}
+
+/* Every rule on 2, 3, 4 and 7 ranks of two machines. */
+static void same_bits_under_random_plans_and_rules(void **state) {
     (void)state;
+    static const int ranks[4] = {2, 3, 4, 7}, site[7] = {0, 1, 0, 0, 1, 1, 0};
     bl_error err;
     forward_on_one_rank();
     for (uint64_t seed = 1; seed <= RANDOM_PLANS; seed++) {
         bl_placement placement;
-        const int n_ranks = 2 + (int)(seed % 3);
-        assert_ok(bl_test_random_placement(model, n_ranks, seed, &placement, &err));
-        assert_same_logits(&placement, seed % 5 == 0 ? 16 : 1 << 20);
+        bl_rng rng;
+        double *share[8];
+        bl_rng_seed(&rng, seed);
+        assert_ok(bl_test_random_placement(model, ranks[seed / 6 % 4], seed, &placement, &err));
+        draw_shares(&placement, &rng, share);
+        const bl_sharing_rule rule = {.rule = (bl_rule)(seed % 6),
+                                      .host = site,
+                                      .node = site,
+                                      .share = (const double *const *)share};
+        assert_same_logits(&placement, &rule, seed % 5 == 0 ? 16 : 1 << 20);
+        for (int l = 0; l < placement.n_layers; l++)
+            free(share[l]);
         bl_placement_free(&placement);
     }
 }
@@ -283,7 +319,7 @@ int main(void) {
         cmocka_unit_test(router_matches_the_reference),
         cmocka_unit_test(same_bits_on_any_number_of_ranks),
         cmocka_unit_test(same_bits_in_any_chunks),
-        cmocka_unit_test(same_bits_under_random_plans),
+        cmocka_unit_test(same_bits_under_random_plans_and_rules),
     };
     return cmocka_run_group_tests(tests, open_model, close_model);
 }

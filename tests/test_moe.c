@@ -59,13 +59,13 @@ static void fill_store(const layer_case *layer, bl_store *store, int rank) {
     }
 }
 
-static bl_status stages(layer_case *layer, bl_moe *moe, const bl_store *store,
-                        const bl_copies *copies, bl_error *err) {
+static bl_status stages(layer_case *layer, bl_moe *moe, const bl_store *store, bl_sharing *sharing,
+                        bl_error *err) {
     rank_case *at = &layer->ranks[moe->rank];
     bl_layer_placement map = *bl_store_map(store, 0);
     map.epoch += layer->other_epoch_on == moe->rank;
     const size_t n = (size_t)(at->n_tokens * layer->top_k);
-    BL_TRY(bl_moe_begin(moe, &map, copies, at->n_tokens, err));
+    BL_TRY(bl_moe_begin(moe, &map, sharing, at->n_tokens, err));
     if (n > 0) { /* in the router's place */
         memcpy(moe->ids, at->ids, n * sizeof at->ids[0]);
         memcpy(moe->weights, at->weights, n * sizeof at->weights[0]);
@@ -96,18 +96,19 @@ static void *rank_main(void *user) {
         .hidden = HIDDEN, .inner = 1, .n_experts = 4, .top_k = layer->top_k};
     bl_store *store = NULL;
     bl_moe moe = {0};
-    bl_copies copies = {0};
+    const bl_sharing_rule rule = {.rule = BL_RULE_EVEN};
+    bl_sharing *sharing = NULL;
     bl_status st = bl_store_create(layer->placement, rank, 6 * sizeof(uint16_t), 0, &store, err);
     if (st >= 0)
         st = bl_moe_create(&shape, &exchange, &moe, err);
     if (st >= 0)
-        st = bl_copies_of(bl_store_map(store, 0), &copies, err);
+        st = bl_sharing_create(&rule, bl_store_map(store, 0), rank, &sharing, err);
     if (st >= 0) {
         fill_store(layer, store, rank);
-        st = stages(layer, &moe, store, &copies, err);
+        st = stages(layer, &moe, store, sharing, err);
     }
     seat_of->status = st;
-    bl_copies_free(&copies);
+    bl_sharing_free(sharing);
     bl_moe_free(&moe);
     bl_store_free(store);
     bl_transport_close(seat_of->transport);

@@ -10,6 +10,9 @@ static bl_run_report sample(void) {
     bl_run_report report = {.pid = 77, .resident_bytes = 1000, .n_logits = 3, .n_topk = 2};
     bl_serve_log *log = &report.log;
     log->n_layers = 2;
+    log->n_ranks = 1;
+    log->bytes_to = calloc(2, sizeof *log->bytes_to);
+    log->bytes_to[1] = 55;
     log->stopped = true;
     log->n_steps = 2;
     log->steps = calloc(2, sizeof *log->steps);
@@ -45,6 +48,7 @@ static void comes_back_whole(void **state) {
     assert_int_equal(back.log.n_steps, 2);
     assert_int_equal(back.log.steps[1].step, 9);
     assert_int_equal(back.log.rows[3], 41);
+    assert_int_equal(back.log.bytes_to[1], 55);
     assert_int_equal(back.log.n_completions, 2);
     assert_int_equal(back.log.completions[0].n_tokens, 0);
     assert_int_equal(back.log.completions[1].request, 5);

@@ -103,6 +103,33 @@ run -n 2 --repeat 2 --prompts $reference/prompts.txt --max-tokens 64 >"$work/tex
 twice() { cat "$work/texts.1"; echo ---; cat "$work/texts.1"; }
 check "--repeat serves the list again" cmp -s "$work/texts.2" <(twice)
 
+# Rules change where rows go and no token; bytes between ranks add up.
+ruled() {
+    for rule in nearest fixed local per-step; do
+        run -n 4 --slots 48 --rule $rule --topology hgx-h100:nodes=2 --prompts $reference/prompts.txt \
+            --max-tokens 64 --json >"$work/rule.$rule.json" || return 1
+    done
+    run -n 4 --slots 48 --prompts $reference/prompts.txt --max-tokens 64 --json >"$work/rule.even.json" &&
+        python3 - "$work" "$work/texts.1" <<'END'
+import json, sys
+texts = open(sys.argv[2], "rb").read().rstrip(b"\n").split(b"\n---\n")
+for rule in ("even", "nearest", "fixed", "local", "per-step"):
+    d = json.load(open("%s/rule.%s.json" % (sys.argv[1], rule)))
+    assert d["rule"] == rule and len(d["tokens"]) == 8
+    assert [bytes(t).rstrip(b"\n") for t in d["tokens"]] == [t.rstrip(b"\n") for t in texts], rule
+    both = [d["traffic"][way] for way in ("dispatch", "combine")]
+    assert sum(sum(map(sum, way["bytes"])) for way in both) == d["sent"]["bytes"]
+    for way in both:
+        assert all(way["bytes"][r][r] == 0 for r in range(4))
+        assert rule == "even" or sum(way["domains"].values()) == sum(map(sum, way["bytes"]))
+steps = {r: json.load(open("%s/rule.%s.json" % (sys.argv[1], r)))["imbalance"]["mean"] for r in ("even", "per-step")}
+assert steps["per-step"] < steps["even"], steps
+END
+}
+check "every rule gives the same tokens; bytes by rank and domain add up; per-step is leveller" ruled
+check "fractions need a plan" fails_with "needs a --plan" \
+    run -n 2 --rule fractions --prompts $model/prompts/c.txt
+
 # How requests come and how long prompts are fed change no text; what is drawn depends on the seed.
 printf 'seconds,prompt,max_tokens\n0,0,64\n0.01,1,64\n0.05,2,64\n' >"$work/arrivals.csv"
 arriving() {
@@ -153,6 +180,8 @@ list() { echo "[$(seq -s , "$1" "$2")]"; }
 plan 2 even "$(list 16 31)" "[0,$(seq -s , 1 15),20]" >"$work/swapped.json"
 logits "$work/swapped.npy" -n 2 --plan "$work/swapped.json"
 check "logits under a plan equal those without" cmp -s "$work/1.npy" "$work/swapped.npy"
+check "a plan is run by its own rule" fails_with "made for the rule even, not per-step" \
+    run -n 2 --rule per-step --plan "$work/swapped.json" --prompts $model/prompts/c.txt
 check "a plan for other ranks is refused" fails_with "run it with -n 2" \
     logits "$work/x.npy" -n 4 --plan "$work/swapped.json"
 plan 2 even "$(list 0 15)" "$(list 16 30)" >"$work/hole.json"

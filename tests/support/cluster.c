@@ -30,6 +30,8 @@ static bl_status run(cluster_rank *job, bl_exchange *exchange) {
         hooks = job->options->hooks(rank);
     BL_TRY(bl_engine_create(rank->model, rank->store, exchange, job->options->max_sequences, &hooks,
                             &rank->engine, err));
+    if (job->options->rule != NULL)
+        bl_engine_share_by(rank->engine, job->options->rule);
     return job->fn(rank, err);
 }
 

@@ -24,6 +24,7 @@ typedef bl_status bl_test_rank_fn(bl_test_rank *rank, bl_error *err);
 typedef struct bl_test_cluster_options {
     int max_sequences;
     int n_spares;
+    const bl_sharing_rule *rule; /* NULL: even */
     /* Optional: this rank's hooks; called on its thread before its engine is made. */
     bl_engine_hooks (*hooks)(bl_test_rank *rank);
 } bl_test_cluster_options;
