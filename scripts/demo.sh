@@ -79,7 +79,7 @@ around() { # before|during|after: steps, median and 99th percentile of step time
 around before
 around during
 around after
-tokens() { grep -o '"tokens":\[\[.*\]\]' "$1"; }
+tokens() { grep -o '"tokens":\[\[[][0-9, ]*\]\]' "$1"; }
 tokens still.json >still.tokens
 tokens moved.json >moved.tokens
 if [ -s still.tokens ] && cmp -s still.tokens moved.tokens; then
