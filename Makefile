@@ -152,6 +152,11 @@ $(BUILD)/libballast-plan.so: $(PLAN_OBJ)
 # Objects before the archive: what a test names beside it stands in for a member.
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(SUPPORT) $(BUILD)/parts.a
 	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LIBS) -lcmocka
+# NCCL on CPUs: the transport once more, against the headers and the library of tests/fake.
+$(BUILD)/tests/test_transport $(BUILD)/tests/test_nccl: $(addprefix $(BUILD)/tests/fake/,transport_nccl.o fake_nccl.o)
+$(BUILD)/tests/fake/transport_nccl.o: runtime/transport_nccl.c $(STAMP)
+	@mkdir -p $(@D)
+	$(Q)$(CC) -Itests/fake $(FLAGS) -MMD -MP -c -o $@ $<
 $(BUILD)/tests/replay_%: $(BUILD)/tests/fuzz/%.o $(BUILD)/tests/fuzz/replay.o $(BUILD)/parts.a
 	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(LIBS)
 

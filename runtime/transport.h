@@ -25,7 +25,9 @@
  * does not get on is noticed by deadlines alone.
  *
  * Threads: one handle belongs to one thread (its rank). A rank may send to itself.
- * Back ends: transport_local.c (ranks are threads of one process), transport_ucx.c (processes).
+ * Back ends: transport_local.c (ranks are threads of one process), transport_ucx.c (processes),
+ * transport_nccl.c (GPUs: large transfers that all ranks know of, runtime/round.h, over NCCL, messages
+ * over another transport).
  */
 #ifndef BL_RUNTIME_TRANSPORT_H
 #define BL_RUNTIME_TRANSPORT_H
@@ -64,7 +66,7 @@ typedef struct bl_transport bl_transport;
 
 int bl_transport_rank(const bl_transport *transport);
 int bl_transport_n_ranks(const bl_transport *transport);
-const char *bl_transport_name(const bl_transport *transport); /* "local", "ucx" */
+const char *bl_transport_name(const bl_transport *transport); /* "local", "ucx", "nccl" */
 
 /* Seconds a send may wait on a full link, and close for its peers; > 0. */
 void bl_transport_set_deadline(bl_transport *transport, double seconds);
@@ -155,5 +157,18 @@ void bl_ucx_leave_hangup(void);
  * none of these launchers started the process. */
 bl_status bl_ucx_options_from_env(bl_ucx_options *options, char *text, size_t text_bytes,
                                   bool *found, bl_error *err);
+
+typedef struct bl_nccl_options {
+    int device; /* this rank's GPU, as CUDA numbers them */
+    int max_ctas; /* blocks of threads that transfers may occupy beside the engine's kernels, 1 to 64 */
+} bl_nccl_options;
+
+#define BL_NCCL_OPTIONS_INIT ((bl_nccl_options){0, 4})
+
+/* Give the ranks of `carrier` a communicator of their own for rounds; all call it together. On success
+ * the carrier belongs to the new handle, messages go over it, and it is closed with it. A build without
+ * NCCL says BL_ERR_UNSUPPORTED. */
+bl_status bl_transport_nccl_open(const bl_nccl_options *options, bl_transport *carrier,
+                                 bl_transport **out, bl_error *err);
 
 #endif

@@ -3,13 +3,15 @@
  *
  * transport.c holds all that is the same everywhere: the wait for a message, its mark, the errors,
  * the counters. A back end moves bytes: it fills this rank's mailroom, says how to sleep until
- * something changed, and sends. Its handle starts with a struct bl_transport. All hooks are
- * required.
+ * something changed, and sends. Its handle starts with a struct bl_transport. All hooks but
+ * `round` are required.
  */
 #ifndef BL_RUNTIME_TRANSPORT_OPS_H
 #define BL_RUNTIME_TRANSPORT_OPS_H
 
 #include "runtime/mailbox.h"
+
+struct bl_part;
 
 typedef struct bl_transport_ops {
     const char *name;
@@ -29,6 +31,11 @@ typedef struct bl_transport_ops {
     /* Outside the brackets: send to another rank. */
     bl_status (*send)(bl_transport *transport, int peer, bl_channel channel, uint64_t mark,
                       const void *data, size_t bytes, bl_error *err);
+
+    /* Optional: carry out a round (runtime/round.h), whose parts are checked. Without it rounds go as
+     * messages. */
+    bl_status (*round)(bl_transport *transport, const struct bl_part *parts, int n_parts,
+                       bl_error *err);
 
     /* Close and free the handle; `orderly` is false when the rank abandons its peers. */
     void (*close)(bl_transport *transport, bool orderly);

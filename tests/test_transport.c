@@ -2,10 +2,12 @@
  * is the body of a rank; every rank of a cluster runs it, as a thread or as a process. */
 #include "runtime/exchange.h"
 #include "runtime/launch.h"
+#include "runtime/round.h"
 
 #include "core/hash.h"
 #include "core/progress.h"
 #include "core/rng.h"
+#include "tests/fake/fake_nccl.h"
 #include "tests/support/support.h"
 #include "tests/support/transport_body.h"
 
@@ -374,6 +376,84 @@ static bl_status body_counters_and_arguments(bl_transport *t, bl_error *err) {
     return bl_test_meet(t, 0, err); /* leaves messages behind: a close must cope */
 }
 
+/* ---- rounds -------------------------------------------------------------------------------- */
+
+/* The parts of a round that everybody works out alike: who, how much; `seed` varies it. */
+static int make_parts(int n_ranks, uint64_t seed, bl_part *parts) {
+    static const size_t sizes[] = {1, 0, 5000, BL_ROUND_CHUNK, BL_ROUND_CHUNK + 1, 9 * MIB + 7};
+    bl_rng rng;
+    bl_rng_seed(&rng, seed);
+    const int n_parts = 1 + (int)bl_rng_below(&rng, 40);
+    for (int p = 0; p < n_parts; p++)
+        parts[p] = (bl_part){.from = (int)bl_rng_below(&rng, (uint32_t)n_ranks),
+                             .to = (int)bl_rng_below(&rng, (uint32_t)n_ranks),
+                             .bytes = sizes[bl_rng_below(&rng, p < 3 ? 6 : 3)]};
+    return n_parts;
+}
+
+static bl_status one_round(bl_transport *t, uint64_t round, bl_error *err) {
+    const int rank = bl_transport_rank(t);
+    bl_part parts[40];
+    unsigned char *sources[40] = {NULL}, *targets[40] = {NULL};
+    const int n_parts = make_parts(bl_transport_n_ranks(t), round, parts);
+    for (int p = 0; p < n_parts; p++) {
+        if (parts[p].from == rank)
+            parts[p].source = sources[p] = bl_test_content(rank, (uint64_t)p, parts[p].bytes);
+        if (parts[p].to == rank)
+            parts[p].target = targets[p] = calloc(1, parts[p].bytes + 1);
+    }
+    bl_status st = bl_transport_round(t, parts, n_parts, round, err);
+    for (int p = 0; p < n_parts; p++) {
+        if (st == BL_OK && parts[p].to == rank) {
+            unsigned char *want = bl_test_content(parts[p].from, (uint64_t)p, parts[p].bytes);
+            if (memcmp(want, targets[p], parts[p].bytes) != 0 || targets[p][parts[p].bytes] != 0)
+                st = bl_fail(err, BL_ERR_INTERNAL, "round %llu: part %d is not what was sent",
+                             (unsigned long long)round, p);
+            free(want);
+        }
+        free(sources[p]);
+        free(targets[p]);
+    }
+    return st;
+}
+
+static bl_status body_rounds(bl_transport *t, bl_error *err) {
+    for (uint64_t round = 0; round < 12; round++)
+        BL_TRY(one_round(t, round, err));
+    const bl_part wrong = {.from = 0, .to = bl_transport_n_ranks(t), .bytes = 1};
+    REQUIRE_FAILS(bl_transport_round(t, &wrong, 1, 0, &seen), BL_ERR_RANGE, "part 0 goes from");
+    REQUIRE_FAILS(bl_transport_round(t, &wrong, 0, 65536, &seen), BL_ERR_RANGE, "round 65536");
+    return bl_test_meet(t, 0, err);
+}
+
+/* Who has another list is found out by whoever waits for it. */
+static bl_status body_round_mismatch(bl_transport *t, bl_error *err) {
+    const int rank = bl_transport_rank(t);
+    unsigned char data[2][64] = {{0}};
+    bl_part part = {.from = 0, .to = 1, .bytes = 64, .source = data[0], .target = data[1]};
+    bl_error seen = BL_ERROR_INIT;
+    BL_TRY(bl_test_meet(t, 0, err));
+    bl_transport_set_deadline(t, 0.5);
+    if (rank == 1)
+        part.bytes = 32;
+    const bl_status st = bl_transport_round(t, &part, 1, 0, &seen);
+    if (rank == 1)
+        REQUIRE((st == BL_ERR_STATE || st == BL_ERR_TIMEOUT) &&
+                strstr(seen.text, "rank 0") != NULL);
+    bl_transport_set_deadline(t, WAIT_S);
+    return bl_test_meet(t, 1, err);
+}
+
+static bl_status body_round_loss(bl_transport *t, bl_error *err) {
+    unsigned char data[64] = {0};
+    const bl_part part = {.from = 1, .to = 0, .bytes = 64, .source = data, .target = data};
+    BL_TRY(bl_test_meet(t, 0, err));
+    if (bl_transport_rank(t) == 1)
+        return DIE;
+    REQUIRE_FAILS(bl_transport_round(t, &part, 1, 0, &seen), BL_ERR_PEER, "rank 1 is lost");
+    return BL_OK;
+}
+
 /* ---- running a case on a back end ---------------------------------------------------------- */
 
 typedef struct test_case {
@@ -386,13 +466,22 @@ typedef struct rank_thread {
     pthread_t thread;
     bl_transport *transport;
     body_fn *body;
+    bool over_nccl;
     bl_status status;
     bl_error err;
 } rank_thread;
 
 static void *run_rank(void *arg) {
     rank_thread *rank = arg;
-    rank->status = rank->body(rank->transport, &rank->err);
+    if (rank->over_nccl) {
+        const bl_nccl_options options = BL_NCCL_OPTIONS_INIT;
+        rank->status =
+            bl_transport_nccl_open(&options, rank->transport, &rank->transport, &rank->err);
+        if (rank->status == BL_OK && strcmp(bl_transport_name(rank->transport), "nccl") != 0)
+            rank->status = bl_fail(&rank->err, BL_ERR_INTERNAL, "a wrong name");
+    }
+    if (rank->status == BL_OK)
+        rank->status = rank->body(rank->transport, &rank->err);
     if (rank->status == DIE)
         bl_transport_abandon(rank->transport);
     else
@@ -400,8 +489,7 @@ static void *run_rank(void *arg) {
     return NULL;
 }
 
-static void run_on_threads(void **state) {
-    const test_case *test = *state;
+static void run_on_threads(const test_case *test, bool over_nccl) {
     bl_error err;
     bl_transport *handles[8];
     rank_thread ranks[8];
@@ -410,8 +498,10 @@ static void run_on_threads(void **state) {
         assert_int_equal(bl_transport_rank(handles[rank]), rank);
         assert_int_equal(bl_transport_n_ranks(handles[rank]), test->n_ranks);
         assert_string_equal(bl_transport_name(handles[rank]), "local");
-        ranks[rank] =
-            (rank_thread){.transport = handles[rank], .body = test->body, .err = BL_ERROR_INIT};
+        ranks[rank] = (rank_thread){.transport = handles[rank],
+                                    .body = test->body,
+                                    .over_nccl = over_nccl,
+                                    .err = BL_ERROR_INIT};
         assert_int_equal(pthread_create(&ranks[rank].thread, NULL, run_rank, &ranks[rank]), 0);
     }
     for (int rank = 0; rank < test->n_ranks; rank++)
@@ -419,6 +509,19 @@ static void run_on_threads(void **state) {
     for (int rank = 0; rank < test->n_ranks; rank++)
         if (ranks[rank].status < 0 && ranks[rank].status != DIE)
             fail_msg("rank %d: %s", rank, ranks[rank].err.text);
+}
+
+static void run_local(void **state) {
+    run_on_threads(*state, false);
+}
+
+/* Messages over threads, rounds over the fake NCCL, which must have nothing to complain of. */
+static void run_nccl(void **state) {
+    fake_nccl_reset();
+    run_on_threads(*state, true);
+    if (fake_nccl_misuse() != NULL)
+        fail_msg("misuse of NCCL: %s", fake_nccl_misuse());
+    assert_int_equal(fake_nccl_reset(), 0); /* all was given back */
 }
 
 static bl_status run_process(const bl_seat *seat, void *user, bl_error *err) {
@@ -436,7 +539,7 @@ static bl_status run_process(const bl_seat *seat, void *user, bl_error *err) {
     return st;
 }
 
-static void run_on_processes(void **state) {
+static void run_ucx(void **state) {
     const test_case *test = *state;
     bl_error err = BL_ERROR_INIT;
     bl_rank_end ends[8];
@@ -469,18 +572,27 @@ static const test_case cases[] = {
     {"loss while sending", 2, body_loss_while_sending},
     {"close delivers first and is no loss", 3, body_close},
     {"counters and wrong arguments", 2, body_counters_and_arguments},
+    {"rounds, 2 ranks", 2, body_rounds},
+    {"rounds, 4 ranks", 4, body_rounds},
+    {"a round of one rank", 1, body_rounds},
+    {"a round of two minds", 2, body_round_mismatch},
+    {"loss in a round", 2, body_round_loss},
 };
 #define N_CASES (sizeof cases / sizeof *cases)
 
 int main(void) {
-    static char names[2 * N_CASES][96];
-    struct CMUnitTest tests[2 * N_CASES];
-    for (size_t i = 0; i < 2 * N_CASES; i++) {
+    static const struct {
+        const char *name;
+        void (*run)(void **state);
+    } back_ends[] = {{"local", run_local}, {"ucx", run_ucx}, {"nccl", run_nccl}};
+    enum { N_BACK_ENDS = sizeof back_ends / sizeof *back_ends };
+    static char names[N_BACK_ENDS * N_CASES][96];
+    struct CMUnitTest tests[N_BACK_ENDS * N_CASES];
+    for (size_t i = 0; i < N_BACK_ENDS * N_CASES; i++) {
         const test_case *test = &cases[i % N_CASES];
-        const bool local = i < N_CASES;
-        snprintf(names[i], sizeof names[i], "%s: %s", local ? "local" : "ucx", test->name);
-        tests[i] = (struct CMUnitTest){names[i], local ? run_on_threads : run_on_processes, NULL,
-                                       NULL, (void *)(uintptr_t)test};
+        snprintf(names[i], sizeof names[i], "%s: %s", back_ends[i / N_CASES].name, test->name);
+        tests[i] = (struct CMUnitTest){names[i], back_ends[i / N_CASES].run, NULL, NULL,
+                                       (void *)(uintptr_t)test};
     }
     return cmocka_run_group_tests_name("transport", tests, NULL, NULL);
 }
