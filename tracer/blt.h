@@ -136,6 +136,10 @@ uint64_t bl_blt_raw_bytes(const bl_blt_reader *reader);
 /* Over header and all chunks that were kept. */
 bl_digest bl_blt_digest(const bl_blt_reader *reader);
 
+/* This file is the next part of one recording: maps that it lacks are looked for in the part before,
+ * as far as that has been read. `before` must outlive the reader's use. */
+void bl_blt_continues(bl_blt_reader *reader, const bl_blt_reader *before);
+
 /* The next record; *got false at the end. Its arrays belong to the reader and hold until the next
  * call. Physical ids are given as they are stored. */
 bl_status bl_blt_next(bl_blt_reader *reader, bl_record *record, bool *got, bl_error *err);

@@ -132,12 +132,24 @@ static bl_status begin_records(bl_blt_reader *r, uint32_t n, bl_error *err) {
 
 /* ---- maps ---------------------------------------------------------------------------------- */
 
-static bl_layer_placement *find_map(const bl_blt_reader *r, int layer, uint64_t epoch) {
+static bl_layer_placement *find_own_map(const bl_blt_reader *r, int layer, uint64_t epoch) {
     for (size_t i = r->n_maps; i > 0; i--) {
         if (r->maps[i - 1].layer == layer && r->maps[i - 1].epoch == epoch)
             return &r->maps[i - 1];
     }
     return NULL;
+}
+
+/* A map of this part or of one before it. */
+static bl_layer_placement *find_map(const bl_blt_reader *r, int layer, uint64_t epoch) {
+    bl_layer_placement *map = NULL;
+    for (; r != NULL && map == NULL; r = r->before)
+        map = find_own_map(r, layer, epoch);
+    return map;
+}
+
+void bl_blt_continues(bl_blt_reader *r, const bl_blt_reader *before) {
+    r->before = before;
 }
 
 /* Forget the oldest map of a layer that has too many, so that memory stays bounded. */
@@ -165,7 +177,7 @@ static bool same_map(const bl_layer_placement *a, const bl_layer_placement *b) {
 
 /* Takes the map over, whatever the result. */
 static bl_status keep_map(bl_blt_reader *r, bl_layer_placement *map, bl_error *err) {
-    const bl_layer_placement *same = find_map(r, map->layer, map->epoch);
+    const bl_layer_placement *same = find_own_map(r, map->layer, map->epoch);
     if (same != NULL) {
         const bool equal = same_map(same, map);
         bl_layer_placement_free(map);

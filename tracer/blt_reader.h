@@ -55,6 +55,7 @@ struct bl_blt_reader {
     uint64_t stage_ns[BL_N_STAGES];
     bl_layer_placement *maps; /* [n_maps] in order of appearance; owned */
     size_t n_maps, maps_capacity;
+    const bl_blt_reader *before; /* the part before this one, or NULL */
 };
 
 /* Read, check and decompress a chunk into r->raw. */

@@ -54,7 +54,7 @@ struct bl_recorder {
     size_t n, capacity;
     double last_s, looked_s;
     bl_recorder_totals gone; /* of sources that ended and made way for others */
-    char why_rejected[256], why_held[256];
+    char why_rejected[256];
     bl_entry_scratch scratch;
     bl_window *window;
 };
@@ -242,6 +242,8 @@ static bl_status adopt(bl_recorder *r, source *src, const bl_ring_shape *shape, 
     bl_trace_info_free(&info);
     BL_TRY(st);
     settle(&src->ring);
+    if (r->in_parts) /* before the first file is made: from now on our successor may go on here */
+        snprintf(src->ring.memory->file, BL_RING_PATH_MAX, "%s/", r->directory);
     src->rank = shape->rank;
     src->run = shape->run;
     src->n_layers = shape->n_layers;
@@ -287,14 +289,16 @@ bl_status bl_recorder_attach(bl_recorder *r, const char *ring, bl_error *err) {
     }
     free(shape);
     BL_TRY(st);
-    if (place < r->n)
+    if (place < r->n) {
         retire(r, &r->sources[place], &src);
-    else
+        st = bl_lane_restart(&r->lanes[src.lane], err);
+    } else {
         r->n++;
+    }
     r->sources[place] = src;
     if (r->options.set_control)
         atomic_store(&src.ring.memory->control, r->options.control);
-    return BL_OK;
+    return st;
 }
 
 bool bl_recorder_has(const bl_recorder *r, const char *ring) {
@@ -306,14 +310,6 @@ bool bl_recorder_has(const bl_recorder *r, const char *ring) {
 }
 
 /* ---- handing over -------------------------------------------------------------------------- */
-
-static void note_held(bl_recorder *r, const bl_lane *lane, const bl_error *why) {
-    if (why->code != BL_OK)
-        bl_error_format(why, r->why_held, sizeof r->why_held);
-    else if (lane->guarded)
-        snprintf(r->why_held, sizeof r->why_held, "%s: less is free than --min-free",
-                 r->options.directory);
-}
 
 static void read_again(bl_recorder *r, size_t lane) {
     for (size_t i = 0; i < r->n; i++) {
@@ -346,7 +342,6 @@ static bl_status commit(bl_recorder *r, size_t at, bl_error *err) {
             if (r->sources[i].lane == at && !r->sources[i].ended)
                 bl_ring_settle(&r->sources[i].ring, false);
         }
-        note_held(r, lane, &why);
         read_again(r, at);
         return lane->held ? BL_OK : bl_fail_at(err, st, bl_at(why.file), "%s", why.text);
     }
@@ -358,8 +353,7 @@ static bl_status commit(bl_recorder *r, size_t at, bl_error *err) {
         src->safe = src->now;
     }
     BL_TRY(bl_lane_rotate(lane, now_s(r), err));
-    if (!bl_lane_has_room(lane, now_s(r)))
-        note_held(r, lane, &why);
+    bl_lane_has_room(lane, now_s(r)); /* if not, it is held */
     return BL_OK;
 }
 
@@ -590,7 +584,6 @@ bool bl_recorder_is_stuck(const bl_recorder *r) {
 void bl_recorder_read_totals(const bl_recorder *r, bl_recorder_totals *totals) {
     bl_recorder_totals t = r->gone;
     memcpy(t.why_rejected, r->why_rejected, sizeof t.why_rejected);
-    memcpy(t.why_held, r->why_held, sizeof t.why_held);
     for (size_t i = 0; i < r->n; i++) {
         const source *src = &r->sources[i];
         const bl_pack_counters *c = &src->ring.memory->counters;
@@ -611,6 +604,8 @@ void bl_recorder_read_totals(const bl_recorder *r, bl_recorder_totals *totals) {
     }
     for (size_t i = 0; i < r->n_lanes; i++) {
         const bl_lane *lane = &r->lanes[i];
+        if (lane->why[0] != '\0' && (lane->held || t.why_held[0] == '\0'))
+            memcpy(t.why_held, lane->why, sizeof t.why_held);
         t.n_held += lane->held;
         t.bytes += lane->bytes + (lane->writer != NULL ? bl_blt_bytes(lane->writer) : 0);
         t.files += lane->n_parts + (lane->writer != NULL);
@@ -631,7 +626,7 @@ bl_status bl_recorder_finish(bl_recorder *r, bl_recorder_totals *totals, bl_erro
     if (totals != NULL)
         bl_recorder_read_totals(r, totals);
     for (size_t i = 0; i < r->n_lanes; i++) {
-        bl_status one = r->lanes[i].held ? bl_fail(err, BL_ERR_IO, "%s", r->why_held)
+        bl_status one = r->lanes[i].held ? bl_fail(err, BL_ERR_IO, "%s", r->lanes[i].why)
                                          : bl_lane_close(&r->lanes[i], err);
         if (st == BL_OK)
             st = one;

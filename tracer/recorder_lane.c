@@ -69,15 +69,9 @@ bl_status bl_lane_create(const bl_recorder_options *options, bl_trace_info *info
     return st;
 }
 
-static void free_map(bl_layer_placement *map) {
-    free(map->begin);
-    free(map->expert);
-    *map = (bl_layer_placement){0};
-}
-
 void bl_lane_free(bl_lane *lane) {
     for (int l = 0; lane->maps != NULL && l < lane->info.n_layers; l++)
-        free_map(&lane->maps[l]);
+        bl_layer_placement_free(&lane->maps[l]);
     free(lane->maps);
     bl_blt_abandon(lane->writer);
     bl_trace_info_free(&lane->info);
@@ -94,15 +88,22 @@ static bool is_below_guard(const bl_lane *lane) {
                (uint64_t)lane->options->min_free_bytes + ROOM_FOR_END;
 }
 
-static void hold(bl_lane *lane, double now_s, bool guarded) {
+static void hold(bl_lane *lane, double now_s, const bl_error *why) {
     lane->held = true;
-    lane->guarded = guarded;
     lane->retry_s = now_s + RETRY_S;
+    bl_error_format(why, lane->why, sizeof lane->why);
+}
+
+static void hold_by_guard(bl_lane *lane, double now_s) {
+    bl_error why = BL_ERROR_INIT;
+    bl_fail_at(&why, BL_ERR_IO, bl_at(lane->options->directory),
+               "the disk has less room than --min-free asks for");
+    hold(lane, now_s, &why);
 }
 
 /* A write failed: the file is good up to where it was; what is behind was never given back to the
  * rings and is read again. */
-static void cut_back(bl_lane *lane, double now_s) {
+static void cut_back(bl_lane *lane, double now_s, const bl_error *why) {
     bl_blt_abandon(lane->writer);
     lane->writer = NULL;
     if (!lane->has_records)
@@ -110,7 +111,7 @@ static void cut_back(bl_lane *lane, double now_s) {
     else if (truncate(lane->path, (off_t)lane->safe_bytes) == 0)
         lane->bytes += lane->safe_bytes;
     lane->n_parts += lane->has_records;
-    hold(lane, now_s, false);
+    hold(lane, now_s, why);
 }
 
 bool bl_lane_has_room(bl_lane *lane, double now_s) {
@@ -121,7 +122,7 @@ bool bl_lane_has_room(bl_lane *lane, double now_s) {
     bl_error why = BL_ERROR_INIT;
     if (lane->writer != NULL && bl_lane_close(lane, &why) < 0)
         lane->writer = NULL;
-    hold(lane, now_s, true);
+    hold_by_guard(lane, now_s);
     return false;
 }
 
@@ -160,7 +161,7 @@ bl_status bl_lane_open(bl_lane *lane, double now_s, bl_error *err) {
     if (lane->held && now_s < lane->retry_s && now_s > lane->retry_s - 2 * RETRY_S)
         return BL_OK;
     if (is_below_guard(lane)) {
-        hold(lane, now_s, true);
+        hold_by_guard(lane, now_s);
         return BL_OK;
     }
     bl_error why = BL_ERROR_INIT;
@@ -171,7 +172,7 @@ bl_status bl_lane_open(bl_lane *lane, double now_s, bl_error *err) {
     }
     if (!lane->in_parts || st != BL_ERR_IO || !lane->held) {
         if (lane->in_parts && lane->writer != NULL) {
-            cut_back(lane, now_s);
+            cut_back(lane, now_s, &why);
             lane->info.part--;
         }
         if (err != NULL)
@@ -179,11 +180,11 @@ bl_status bl_lane_open(bl_lane *lane, double now_s, bl_error *err) {
         return st;
     }
     if (lane->writer != NULL)
-        cut_back(lane, now_s);
+        cut_back(lane, now_s, &why);
     else
         unlink(lane->path);
     lane->info.part--;
-    hold(lane, now_s, false);
+    hold(lane, now_s, &why);
     return BL_OK;
 }
 
@@ -223,6 +224,12 @@ bl_status bl_lane_close(bl_lane *lane, bl_error *err) {
     return st < 0 ? st : closed;
 }
 
+bl_status bl_lane_restart(bl_lane *lane, bl_error *err) {
+    for (int l = 0; l < lane->info.n_layers; l++)
+        bl_layer_placement_free(&lane->maps[l]);
+    return bl_lane_close(lane, err);
+}
+
 bl_status bl_lane_rotate(bl_lane *lane, double now_s, bl_error *err) {
     const bl_recorder_options *o = lane->options;
     if (!lane->in_parts || lane->writer == NULL || !lane->has_records)
@@ -235,7 +242,7 @@ bl_status bl_lane_rotate(bl_lane *lane, double now_s, bl_error *err) {
     if (bl_lane_close(lane, NULL) == BL_ERR_IO &&
         truncate(lane->path, (off_t)lane->safe_bytes) != 0)
         return bl_fail_at(err, BL_ERR_IO, bl_at(lane->path), "cannot cut: %s", strerror(errno));
-    hold(lane, now_s, false);
+    lane->held = true; /* until the next part is open */
     lane->retry_s = now_s;
     BL_TRY(bl_lane_open(lane, now_s, err));
     remove_old_parts(lane);
@@ -256,27 +263,8 @@ bl_status bl_lane_flush(bl_lane *lane, double now_s, bl_error *err) {
         return BL_OK;
     }
     if (lane->in_parts && st == BL_ERR_IO)
-        cut_back(lane, now_s);
+        cut_back(lane, now_s, &why);
     return bl_fail_at(err, st, bl_at(lane->path), "%s", why.text);
-}
-
-static bl_status copy_map(const bl_layer_placement *from, bl_layer_placement *to, bl_error *err) {
-    bl_layer_placement copy = *from;
-    const size_t n_slots = (size_t)from->begin[from->n_ranks];
-    copy.begin = NULL;
-    copy.expert = NULL;
-    bl_status st = BL_CALLOC(copy.begin, from->n_ranks + 1, err);
-    if (st == BL_OK)
-        st = BL_CALLOC(copy.expert, n_slots, err);
-    if (st < 0) {
-        free_map(&copy);
-        return st;
-    }
-    memcpy(copy.begin, from->begin, ((size_t)from->n_ranks + 1) * sizeof *copy.begin);
-    memcpy(copy.expert, from->expert, n_slots * sizeof *copy.expert);
-    free_map(to);
-    *to = copy;
-    return BL_OK;
 }
 
 static bool is_same_map(const bl_layer_placement *a, const bl_layer_placement *b) {
@@ -293,7 +281,8 @@ bl_status bl_lane_write_map(bl_lane *lane, const bl_layer_placement *map, bl_err
     if (is_same_map(&lane->maps[l], map)) /* told again, to a recorder that had just come */
         return BL_OK;
     BL_TRY(bl_blt_write_map(lane->writer, map, err));
-    return copy_map(map, &lane->maps[l], err);
+    bl_layer_placement_free(&lane->maps[l]);
+    return bl_layer_placement_copy(map, &lane->maps[l], err);
 }
 
 bool bl_lane_was_written(const char *file, uint64_t from) {

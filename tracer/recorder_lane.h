@@ -34,7 +34,7 @@ typedef struct bl_lane {
     double opened_s, committed_s, retry_s;
     bool held;
     bool has_records;         /* in the part being written */
-    bool guarded;             /* held by --min-free, not by a write that failed */
+    char why[256];            /* what the disk said when it was held last */
     bl_layer_placement *maps; /* [info.n_layers] newest of each layer; begin NULL: none; owned */
     uint64_t n_parts, bytes;  /* closed parts, and their bytes */
 } bl_lane;
@@ -54,6 +54,9 @@ bl_status bl_lane_flush(bl_lane *lane, double now_s, bl_error *err);
 
 /* Is there room on the disk for more? False holds the lane, its part closed. */
 bool bl_lane_has_room(bl_lane *lane, double now_s);
+
+/* An engine was restarted: its maps begin anew, and so does its part. */
+bl_status bl_lane_restart(bl_lane *lane, bl_error *err);
 
 /* Close the part if it is large or old enough. */
 bl_status bl_lane_rotate(bl_lane *lane, double now_s, bl_error *err);

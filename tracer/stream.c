@@ -202,6 +202,8 @@ static bl_status see_ranks(bl_stream *s, size_t at, uint32_t *last, const char *
         }
         if (before == NULL && info->part > 1)
             note(s, "rank %d begins with part %d", rank, info->part);
+        if (before != NULL)
+            bl_blt_continues(s->sources[at].reader, s->sources[last[rank] - 1].reader);
         last[rank] = (uint32_t)at + 1;
     }
     return BL_OK;
