@@ -24,7 +24,7 @@ typedef struct record_options {
     double wait_s, rotate_s;
     int64_t rotate_bytes, keep, min_free;
     int fsync;
-    bool follow, counts, set_only, json;
+    bool follow, append, counts, set_only, json;
 } record_options;
 
 static const bl_opt OPTIONS[] = {
@@ -51,6 +51,10 @@ static const bl_opt OPTIONS[] = {
      .type = BL_OPT_FLAG,
      .offset = offsetof(record_options, follow),
      .help = "go on when all rings are closed: wait for engines to come back"},
+    {.name = "append",
+     .type = BL_OPT_FLAG,
+     .offset = offsetof(record_options, append),
+     .help = "go on with the earlier recording in DIR; restarted engines become runs of their own"},
     {.name = "rotate-size",
      .type = BL_OPT_BYTES,
      .offset = offsetof(record_options, rotate_bytes),
@@ -140,7 +144,8 @@ static bl_status attach(const record_options *options, bl_recorder *recorder, bl
         if (bl_recorder_has_earlier(recorder))
             return bl_fail_at(
                 err, BL_ERR_STATE, bl_at(options->out),
-                "an earlier recording is there; name another directory or move it away");
+                "an earlier recording is there; name another directory, move it away or --append "
+                "to it");
         if (st == BL_OK)
             st = bl_fail(&why, BL_ERR_STATE, "no ring to record from: is an engine tracing?");
         if (st != BL_ERR_STATE || (bl_now_s() >= until && !options->follow) || bl_interrupted())
@@ -265,6 +270,7 @@ static bl_status run(void *user, int n_args, char **args, bl_error *err) {
         return bl_fail_at(err, BL_ERR_IO, bl_at(options->out), "cannot make the directory: %s",
                           strerror(errno));
     how.directory = options->out;
+    how.append = options->append;
     how.rotate_bytes = options->rotate_bytes;
     how.rotate_s = options->rotate_s;
     how.keep = (int)options->keep;

@@ -376,7 +376,7 @@ static void a_recorder_killed_within_a_commit(void **state) {
             assert_int_equal(truncate(file, now.st_size - 1), 0);
         }
         ring.read = atomic_load(&ring.memory->tail); /* as a killed process leaves it */
-        bl_ring_detach(&ring);
+        bl_ring_detach(&ring, false);
         bl_trace_info_free(&info);
         free(shape);
         push_step(tracer, 3);

@@ -97,6 +97,7 @@ int bl_trace_open(const char *name, const bl_trace_options *options, bl_tracer *
         tracer_free(t);
         return st;
     }
+    t->pushed = t->dropped = BL_PACK_LOAD(&t->ring.memory->counters.pushed); /* of a ring before */
     const int mode = o.flags & BL_TRACE_COUNTS ? BL_MODE_COUNTS : BL_MODE_IDS;
     BL_PACK_STORE(&t->ring.memory->control, bl_control_word(o.sample_every, o.sample_burst, mode));
     *tracer_p = t;

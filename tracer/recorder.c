@@ -38,9 +38,8 @@ typedef struct source {
     bl_ring_ledger before; /* by consumers before us */
     uint64_t viewed;       /* ring position up to which live windows have it */
     uint64_t drops_until;  /* last step of the drops told last, plus 1 */
-    uint64_t session;
-    bool over;  /* nothing more will be published */
-    bool ended; /* over, drained, its last drops told */
+    bool over;             /* nothing more will be published */
+    bool ended;            /* over, drained, its last drops told */
 } source;
 
 struct bl_recorder {
@@ -69,7 +68,7 @@ static double now_s(bl_recorder *r) {
 
 static void recorder_free(bl_recorder *r) {
     for (size_t i = 0; i < r->n; i++) {
-        bl_ring_detach(&r->sources[i].ring);
+        bl_ring_detach(&r->sources[i].ring, r->sources[i].ended);
         free(r->sources[i].layers);
     }
     for (size_t i = 0; i < r->n_lanes; i++)
@@ -121,7 +120,7 @@ bl_status bl_recorder_open(const bl_recorder_options *options, bl_recorder **rec
 }
 
 bool bl_recorder_has_earlier(const bl_recorder *r) {
-    return r->has_earlier && r->n_lanes == 0;
+    return r->has_earlier && !r->options.append && r->n_lanes == 0;
 }
 
 bl_status bl_recorder_create(const char *path, bl_recorder **recorder_p, bl_error *err) {
@@ -224,6 +223,21 @@ static void settle(bl_ring *ring) {
         bl_ring_settle(ring, false);
 }
 
+/* A restarted engine begins with its first step again: its run differs from those before. What our
+ * predecessor decided holds. */
+static bl_status give_run(bl_lane *lane, const bl_ring_shape *shape, const bl_ring *ring,
+                          uint32_t *run, bl_error *err) {
+    bl_ring_memory *m = ring->memory;
+    if (m->recorded_run > 0) {
+        *run = m->recorded_run - 1;
+        lane->last_run = (int64_t)*run > lane->last_run ? (int64_t)*run : lane->last_run;
+        return BL_OK;
+    }
+    BL_TRY(bl_lane_give_run(lane, shape->run, run, err));
+    m->recorded_run = *run + 1;
+    return BL_OK;
+}
+
 static bl_status adopt(bl_recorder *r, source *src, const bl_ring_shape *shape, size_t *place,
                        bl_error *err) {
     bl_trace_info info = {0};
@@ -232,9 +246,11 @@ static bl_status adopt(bl_recorder *r, source *src, const bl_ring_shape *shape, 
     bl_status st = check_model(r, &info, src->ring.name, err);
     if (st == BL_OK)
         st = find_place(r, shape->rank, src->ring.name, place, err);
-    if (st == BL_OK && r->has_earlier && r->n_lanes == 0 && !continues(r, &src->ring))
+    const bool goes_on = r->in_parts && continues(r, &src->ring);
+    if (st == BL_OK && r->has_earlier && r->n_lanes == 0 && !goes_on && !r->options.append)
         st = bl_fail_at(err, BL_ERR_STATE, bl_at(r->options.directory),
-                        "an earlier recording is there; name another directory or move it away");
+                        "an earlier recording is there; name another directory, move it away or "
+                        "--append to it");
     if (st == BL_OK)
         st = BL_CALLOC(src->layers, shape->n_layers, err);
     if (st == BL_OK)
@@ -245,18 +261,19 @@ static bl_status adopt(bl_recorder *r, source *src, const bl_ring_shape *shape, 
     if (r->in_parts) /* before the first file is made: from now on our successor may go on here */
         snprintf(src->ring.memory->file, BL_RING_PATH_MAX, "%s/", r->directory);
     src->rank = shape->rank;
-    src->run = shape->run;
+    if (r->in_parts)
+        BL_TRY(give_run(&r->lanes[lane], shape, &src->ring, &src->run, err));
+    else
+        src->run = shape->run;
     src->n_layers = shape->n_layers;
     memcpy(src->layers, shape->layers, (size_t)shape->n_layers * sizeof *src->layers);
     src->lane = lane;
-    src->session = src->ring.memory->session;
     src->before = src->ring.memory->ledger;
     return BL_OK;
 }
 
-/* What the source that makes way has counted. A restarted engine begins with its first step again:
- * its run differs from the one before, also when the engine does not say so. */
-static void retire(bl_recorder *r, source *old, source *next) {
+/* What the source that makes way has counted. */
+static void retire(bl_recorder *r, source *old) {
     bl_recorder_totals *gone = &r->gone;
     const bl_pack_counters *c = &old->ring.memory->counters;
     gone->pushed += BL_PACK_LOAD(&c->pushed);
@@ -266,15 +283,11 @@ static void retire(bl_recorder *r, source *old, source *next) {
     gone->written += old->now.written;
     gone->rejected += old->now.rejected;
     gone->ids += old->now.ids;
-    if (next->run <= old->run && next->session != old->session)
-        next->run = old->run + 1;
-    bl_ring_detach(&old->ring);
+    bl_ring_detach(&old->ring, true);
     free(old->layers);
 }
 
-bl_status bl_recorder_attach(bl_recorder *r, const char *ring, bl_error *err) {
-    if (r->begun && !r->in_parts)
-        return bl_fail(err, BL_ERR_STATE, "rings are attached before recording begins");
+static bl_status attach(bl_recorder *r, const char *ring, bl_error *err) {
     bl_ring_shape *shape = NULL;
     size_t place = 0;
     source src = {0};
@@ -284,13 +297,13 @@ bl_status bl_recorder_attach(bl_recorder *r, const char *ring, bl_error *err) {
         st = adopt(r, &src, shape, &place, err);
         if (st < 0) {
             free(src.layers);
-            bl_ring_detach(&src.ring);
+            bl_ring_detach(&src.ring, false);
         }
     }
     free(shape);
     BL_TRY(st);
     if (place < r->n) {
-        retire(r, &r->sources[place], &src);
+        retire(r, &r->sources[place]);
         st = bl_lane_restart(&r->lanes[src.lane], err);
     } else {
         r->n++;
@@ -299,6 +312,18 @@ bl_status bl_recorder_attach(bl_recorder *r, const char *ring, bl_error *err) {
     if (r->options.set_control)
         atomic_store(&src.ring.memory->control, r->options.control);
     return st;
+}
+
+/* What an earlier engine of this name left comes first. */
+bl_status bl_recorder_attach(bl_recorder *r, const char *ring, bl_error *err) {
+    char gone[BL_RING_NAME_MAX + 1];
+    if (r->begun && !r->in_parts)
+        return bl_fail(err, BL_ERR_STATE, "rings are attached before recording begins");
+    for (int slot = 0; r->in_parts && slot < BL_RING_GONE; slot++) {
+        if (bl_ring_gone(ring, slot, gone) && attach(r, gone, NULL) == BL_OK)
+            return BL_OK;
+    }
+    return attach(r, ring, err);
 }
 
 bool bl_recorder_has(const bl_recorder *r, const char *ring) {

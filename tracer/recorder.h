@@ -55,6 +55,7 @@ typedef struct bl_recorder_options {
     const char *live;       /* publish live windows under this name (tracer/window.h), or NULL */
     bool set_control;       /* give the rings `control` (pack.h, bl_control_word()) */
     uint64_t control;
+    bool append; /* go on with an earlier recording in the directory, also by another engine */
     double (*clock)(void *user); /* monotonic seconds; NULL: the real one */
     void *clock_user;
 } bl_recorder_options;

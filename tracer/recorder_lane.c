@@ -35,6 +35,25 @@ static int last_part(const bl_lane *lane) {
     return last;
 }
 
+/* The highest run in the newest part that has records. */
+static int64_t last_run(const bl_lane *lane) {
+    int64_t run = -1;
+    for (int part = lane->info.part; part > 0 && run < 0; part--) {
+        char path[1024];
+        bl_blt_reader *reader = NULL;
+        part_name(lane, part, path, sizeof path);
+        if (bl_blt_open(path, &reader, NULL) < 0)
+            continue;
+        bl_blt_skip_bodies(reader, true);
+        bl_record record;
+        bool got = true;
+        while (bl_blt_next(reader, &record, &got, NULL) == BL_OK && got)
+            run = (int64_t)record.run > run ? (int64_t)record.run : run;
+        bl_blt_reader_free(reader);
+    }
+    return run;
+}
+
 bool bl_lane_has_files(const char *directory) {
     bool found = false;
     DIR *dir = opendir(directory);
@@ -60,8 +79,12 @@ bl_status bl_lane_create(const bl_recorder_options *options, bl_trace_info *info
                     .rank = info->n_present > 0 ? info->present[0] : 0};
     *info = (bl_trace_info){0};
     bl_status st = BL_CALLOC(lane.maps, lane.info.n_layers, err);
-    if (st == BL_OK && in_parts)
+    lane.last_run = -1;
+    if (st == BL_OK && in_parts) {
         lane.info.part = last_part(&lane);
+        if (options->append)
+            lane.last_run = last_run(&lane);
+    }
     if (st < 0)
         bl_lane_free(&lane);
     else
@@ -73,9 +96,33 @@ void bl_lane_free(bl_lane *lane) {
     for (int l = 0; lane->maps != NULL && l < lane->info.n_layers; l++)
         bl_layer_placement_free(&lane->maps[l]);
     free(lane->maps);
+    free(lane->runs);
     bl_blt_abandon(lane->writer);
     bl_trace_info_free(&lane->info);
     *lane = (bl_lane){0};
+}
+
+static bool is_taken(const bl_lane *lane, uint32_t run) {
+    for (size_t i = 0; i < lane->n_runs; i++) {
+        if (lane->runs[i] == run)
+            return true;
+    }
+    return false;
+}
+
+bl_status bl_lane_give_run(bl_lane *lane, uint32_t told, uint32_t *run, bl_error *err) {
+    uint32_t given = told;
+    if (is_taken(lane, told) || (told == 0 && lane->last_run >= 0))
+        given = (uint32_t)(lane->last_run + 1);
+    void *runs = lane->runs;
+    const bl_status st =
+        bl_grow(&runs, &lane->runs_capacity, lane->n_runs + 1, sizeof *lane->runs, err);
+    lane->runs = runs;
+    BL_TRY(st);
+    lane->runs[lane->n_runs++] = given;
+    lane->last_run = given > lane->last_run ? (int64_t)given : lane->last_run;
+    *run = given;
+    return BL_OK;
 }
 
 /* ---- room ---------------------------------------------------------------------------------- */

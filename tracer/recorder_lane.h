@@ -36,13 +36,20 @@ typedef struct bl_lane {
     bool has_records;         /* in the part being written */
     char why[256];            /* what the disk said when it was held last */
     bl_layer_placement *maps; /* [info.n_layers] newest of each layer; begin NULL: none; owned */
-    uint64_t n_parts, bytes;  /* closed parts, and their bytes */
+    int64_t last_run;         /* highest run so far, an earlier recording's included; -1: none */
+    uint32_t *runs;           /* [n_runs] that rings were recorded under; owned */
+    size_t n_runs, runs_capacity;
+    uint64_t n_parts, bytes; /* closed parts, and their bytes */
 } bl_lane;
 
 /* `info` is taken over whatever the result. */
 bl_status bl_lane_create(const bl_recorder_options *options, bl_trace_info *info, bool in_parts,
                          bl_lane *out, bl_error *err);
 void bl_lane_free(bl_lane *lane); /* an open file stays, cut after its last chunk */
+
+/* The run to record a ring under: what its engine says, unless another life of the engine has it
+ * already or it says nothing (0); then the next free one. */
+bl_status bl_lane_give_run(bl_lane *lane, uint32_t told, uint32_t *run, bl_error *err);
 
 /* Open the file if none is open. A held lane tries again when its time has come; BL_OK with
  * lane->held when it cannot yet. */

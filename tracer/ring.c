@@ -92,23 +92,65 @@ static bl_status map(int fd, size_t bytes, bl_ring *out, bl_error *err) {
     return BL_OK;
 }
 
+/* Records of a dead producer's ring that are in no file yet. */
+static uint64_t unfinished(const bl_ring_memory *m) {
+    const bl_pack_counters *c = &m->counters;
+    const uint64_t pushed = BL_PACK_LOAD(&c->pushed);
+    const uint64_t seen = m->ledger.records + m->ledger.dropped + BL_PACK_LOAD(&c->skipped);
+    return pushed > seen ? pushed - seen : 0;
+}
+
+static bool gone_name(const char *name, int slot, char object[96]) {
+    const int n = snprintf(object, 96, BL_RING_PREFIX "%s.gone%d", name, slot);
+    return n - (int)strlen(BL_RING_PREFIX) <= BL_RING_NAME_MAX;
+}
+
+/* Put a dead producer's ring aside under another name, for its recorder to finish. POSIX has no call
+ * for that; where objects are files, rename() is one. */
+static bool put_aside(const char *object, const char *name) {
+    char from[128], to[128], gone[96];
+    struct stat info;
+    snprintf(from, sizeof from, BL_RING_DIRECTORY "%s", object);
+    for (int slot = 0; slot < BL_RING_GONE && gone_name(name, slot, gone); slot++) {
+        snprintf(to, sizeof to, BL_RING_DIRECTORY "%s", gone);
+        if (stat(to, &info) != 0 && rename(from, to) == 0)
+            return true;
+    }
+    return false;
+}
+
+typedef struct leftover {
+    uint64_t lost; /* records that went with it */
+    bool recorded; /* it had a consumer, or was to have one */
+} leftover;
+
 /* Remove the object if its maker is gone. */
-static bl_status remove_leftover(const char *object, const char *name, bl_error *err) {
-    const int fd = shm_open(object, O_RDWR, 0);
+static bl_status remove_leftover(const char *object, const char *name, leftover *left,
+                                 bl_error *err) {
+    const int fd = shm_open(object, O_RDWR | O_CLOEXEC, 0);
     if (fd < 0)
         return BL_OK;
     struct stat info;
     bl_ring old = {0};
-    bool in_use = false;
+    bool in_use = false, aside = false;
     if (fstat(fd, &info) == 0 && (size_t)info.st_size >= sizeof(bl_ring_memory) &&
         map(fd, sizeof(bl_ring_memory), &old, NULL) == BL_OK) {
-        in_use = old.memory->magic == MAGIC && bl_ring_who_is_alive(old.memory->producer);
+        const bl_ring_memory *m = old.memory;
+        in_use = m->magic == MAGIC && bl_ring_who_is_alive(m->producer);
+        if (!in_use && m->magic == MAGIC && m->version == VERSION) {
+            left->lost = unfinished(m);
+            left->recorded = BL_PACK_LOAD(&m->attached) > 0 || m->expected != 0;
+            aside = left->lost > 0 && left->recorded && put_aside(object, name);
+        }
         munmap(old.memory, old.mapped_bytes);
     }
     close(fd);
     if (in_use)
         return bl_fail(err, BL_ERR_STATE, "the ring \"%s\" is in use by a living process", name);
-    shm_unlink(object);
+    if (aside)
+        left->lost = 0;
+    else
+        shm_unlink(object);
     return BL_OK;
 }
 
@@ -127,7 +169,8 @@ bl_status bl_ring_create(const char *name, const bl_ring_shape *shape, size_t da
     while (capacity < data_bytes)
         capacity *= 2;
     snprintf(ring.name, sizeof ring.name, "%s", name);
-    BL_TRY(remove_leftover(object, name, err));
+    leftover left = {0};
+    BL_TRY(remove_leftover(object, name, &left, err));
     const int fd = shm_open(object, O_RDWR | O_CREAT | O_EXCL, 0600);
     if (fd < 0)
         return bl_fail(err, BL_ERR_IO, "cannot create the ring \"%s\": %s", name, strerror(errno));
@@ -150,6 +193,9 @@ bl_status bl_ring_create(const char *name, const bl_ring_shape *shape, size_t da
     m->producer = bl_ring_who_am_i();
     m->session = (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
     m->shape = *shape;
+    BL_PACK_STORE(&m->counters.pushed, left.lost);
+    BL_PACK_STORE(&m->counters.dropped, left.lost);
+    m->expected = left.recorded;
     m->magic = MAGIC;
     ring.capacity = capacity;
     ring.n_layers = shape->n_layers;
@@ -161,19 +207,25 @@ bl_status bl_ring_create(const char *name, const bl_ring_shape *shape, size_t da
     return BL_OK;
 }
 
-/* Remove the name if it still is that of this object: an engine that was restarted may have given it
- * to a new one. */
-static void unlink_own(const bl_ring *ring) {
-    char object[96];
+static bool unlink_if_own(const bl_ring *ring, const char *object) {
     struct stat info;
-    if (object_name(ring->name, object, NULL) < 0)
-        return;
     const int fd = shm_open(object, O_RDONLY | O_CLOEXEC, 0);
     if (fd < 0)
-        return;
-    if (fstat(fd, &info) == 0 && info.st_dev == ring->device && info.st_ino == ring->inode)
-        shm_unlink(object);
+        return false;
+    const bool own =
+        fstat(fd, &info) == 0 && info.st_dev == ring->device && info.st_ino == ring->inode;
     close(fd);
+    return own && shm_unlink(object) == 0;
+}
+
+/* Remove the name of this object: the one it was made under, unless an engine that was restarted has
+ * put it aside. */
+static void unlink_own(const bl_ring *ring) {
+    char object[96];
+    if (object_name(ring->name, object, NULL) < 0 || unlink_if_own(ring, object))
+        return;
+    for (int slot = 0; slot < BL_RING_GONE && gone_name(ring->name, slot, object); slot++)
+        unlink_if_own(ring, object);
 }
 
 void bl_ring_close(bl_ring *ring) {
@@ -251,6 +303,16 @@ static bl_status open_ring(const char *name, bl_ring *ring, bl_ring_shape *shape
     return st;
 }
 
+bool bl_ring_gone(const char *name, int slot, char gone[BL_RING_NAME_MAX + 1]) {
+    char object[96], path[128];
+    struct stat info;
+    if (!bl_ring_name_is_valid(name) || slot >= BL_RING_GONE || !gone_name(name, slot, object))
+        return false;
+    snprintf(path, sizeof path, BL_RING_DIRECTORY "%s", object);
+    memcpy(gone, object + strlen(BL_RING_PREFIX), strlen(object) - strlen(BL_RING_PREFIX) + 1);
+    return stat(path, &info) == 0;
+}
+
 bl_status bl_ring_attach(const char *name, bl_ring *out, bl_ring_shape *shape, bl_error *err) {
     bl_ring ring = {0};
     BL_TRY(open_ring(name, &ring, shape, err));
@@ -268,11 +330,10 @@ bl_status bl_ring_attach(const char *name, bl_ring *out, bl_ring_shape *shape, b
     return BL_OK;
 }
 
-void bl_ring_detach(bl_ring *ring) {
+void bl_ring_detach(bl_ring *ring, bool finished) {
     if (ring->memory == NULL)
         return;
-    const bool orphan = !bl_ring_is_closed(ring) && bl_ring_is_over(ring);
-    if (orphan && atomic_load(&ring->memory->head) == atomic_load(&ring->memory->tail))
+    if (finished && !bl_ring_is_closed(ring) && bl_ring_is_over(ring))
         unlink_own(ring);
     atomic_store(&ring->memory->consumer, 0);
     munmap(ring->memory, ring->mapped_bytes);

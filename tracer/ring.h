@@ -74,11 +74,13 @@ typedef struct bl_ring_memory {
     bl_ring_shape shape;
     alignas(64) bl_word head;
     alignas(64) bl_word tail;
-    bl_word consumer; /* who; 0: nobody is attached */
-    bl_word attached; /* how many consumers there have been: a new one is sent the maps again */
+    bl_word consumer;  /* who; 0: nobody is attached */
+    bl_word attached;  /* how many consumers there have been: a new one is sent the maps again */
+    uint64_t expected; /* not 0: a ring of this name has had a consumer before */
     /* A commit under way. `commit_tail` is stored last and cleared first; 0: none. */
     bl_word commit_tail, commit_from;
     bl_ring_ledger commit, ledger;
+    uint32_t recorded_run;                 /* under which run it is recorded, plus 1; 0: not yet */
     char file[BL_RING_PATH_MAX];           /* the file last written to */
     alignas(64) bl_word control;           /* pack.h, bl_control_word() */
     alignas(64) bl_pack_counters counters; /* records, counted as steps end */
@@ -104,19 +106,24 @@ typedef struct bl_ring {
 /* Letters, digits, '.', '_', '-'; 1 to BL_RING_NAME_MAX of them. */
 bool bl_ring_name_is_valid(const char *name);
 
-/* A new ring of at least `data_bytes`. One that a dead process left under this name is replaced;
- * BL_ERR_STATE when a living one uses it. */
+/* A new ring of at least `data_bytes`; BL_ERR_STATE when a living process uses the name. A ring that a
+ * dead one left unfinished is put aside under another name (bl_ring_gone()) if this name has had a
+ * recorder, which will be back: a few of them. Otherwise it is removed, and the new ring's counters begin with the records
+ * that are lost with it, as pushed and dropped. */
 bl_status bl_ring_create(const char *name, const bl_ring_shape *shape, size_t data_bytes,
                          bl_ring *out, bl_error *err);
+/* Is there a ring of this name that was put aside, in slots 0 .. BL_RING_GONE - 1? Its name then. */
+#define BL_RING_GONE 4
+bool bl_ring_gone(const char *name, int slot, char gone[BL_RING_NAME_MAX + 1]);
 /* Producer: say that nothing more comes, unmap, remove the name. In a forked child: unmap only. */
 void bl_ring_close(bl_ring *ring);
 
 /* Consumer. BL_ERR_STATE when there is no such ring (yet) or another process reads it. `shape` gets
  * a checked copy. */
 bl_status bl_ring_attach(const char *name, bl_ring *out, bl_ring_shape *shape, bl_error *err);
-/* Consumer: unmap; when the producer died without closing and nothing is left in the ring, remove
- * the name for it. */
-void bl_ring_detach(bl_ring *ring);
+/* Consumer: unmap. `finished`: nothing is left in it, drops included; if its producer died without
+ * closing, the name is removed for it. */
+void bl_ring_detach(bl_ring *ring, bool finished);
 
 /* Without becoming its consumer: change what the producer keeps. */
 bl_status bl_ring_set_control(const char *name, uint64_t control, bl_error *err);
