@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#define LOOK_EVERY_S 1.0 /* for new rings */
+#define LOOK_EVERY_S 0.25 /* for new rings */
 
 static const char *const FSYNC[] = {"never", "chunk", "rotate", NULL};
 
@@ -46,7 +46,9 @@ static const bl_opt OPTIONS[] = {
      .metavar = "TIME",
      .min = 0,
      .max = 1e9,
-     .help = "how long to wait for rings that are not there yet"},
+     .help =
+         "how long to wait for rings that are not there yet, and, when all are closed, for room "
+         "on a full disk"},
     {.name = "follow",
      .type = BL_OPT_FLAG,
      .offset = offsetof(record_options, follow),
@@ -177,13 +179,17 @@ static void show(bl_progress *progress, bl_recorder *recorder, bl_recorder_total
 static bl_status drain(const record_options *options, bl_recorder *recorder, bl_error *err) {
     bl_progress progress = bl_progress_stderr();
     bl_recorder_totals last = {0};
-    double last_s = bl_now_s(), looked_s = last_s;
+    double last_s = bl_now_s(), looked_s = last_s, moving_s = last_s;
     bl_status st = BL_OK;
     while (st == BL_OK && !bl_interrupted()) {
         uint64_t n = 0;
         st = bl_recorder_poll(recorder, &n, err);
         show(&progress, recorder, &last, &last_s);
-        const bool over = bl_recorder_is_over(recorder) || bl_recorder_is_stuck(recorder);
+        const bool stuck = bl_recorder_is_stuck(recorder);
+        if (!stuck)
+            moving_s = bl_now_s();
+        const bool over =
+            bl_recorder_is_over(recorder) || (stuck && bl_now_s() - moving_s >= options->wait_s);
         if (st == BL_OK && (over || bl_now_s() - looked_s > LOOK_EVERY_S)) {
             int more = 0;
             st = bl_record_attach(recorder, &options->rings, true, &more, err);

@@ -153,10 +153,12 @@ static void hold_by_guard(bl_lane *lane, double now_s) {
 static void cut_back(bl_lane *lane, double now_s, const bl_error *why) {
     bl_blt_abandon(lane->writer);
     lane->writer = NULL;
-    if (!lane->has_records)
+    if (!lane->has_records) {
         unlink(lane->path);
-    else if (truncate(lane->path, (off_t)lane->safe_bytes) == 0)
+        lane->info.part--;
+    } else if (truncate(lane->path, (off_t)lane->safe_bytes) == 0) {
         lane->bytes += lane->safe_bytes;
+    }
     lane->n_parts += lane->has_records;
     hold(lane, now_s, why);
 }
@@ -213,26 +215,19 @@ bl_status bl_lane_open(bl_lane *lane, double now_s, bl_error *err) {
     }
     bl_error why = BL_ERROR_INIT;
     const bl_status st = begin_file(lane, now_s, &why);
-    if (st == BL_OK) {
+    const bool waits = lane->held && st == BL_ERR_IO; /* the first part must be possible */
+    if (st == BL_OK)
         lane->held = false;
-        return BL_OK;
-    }
-    if (!lane->in_parts || st != BL_ERR_IO || !lane->held) {
-        if (lane->in_parts && lane->writer != NULL) {
-            cut_back(lane, now_s, &why);
-            lane->info.part--;
-        }
-        if (err != NULL)
-            *err = why;
-        return st;
-    }
-    if (lane->writer != NULL)
+    else if (lane->in_parts && lane->writer != NULL)
         cut_back(lane, now_s, &why);
-    else
+    else if (waits) {
         unlink(lane->path);
-    lane->info.part--;
-    hold(lane, now_s, &why);
-    return BL_OK;
+        lane->info.part--;
+        hold(lane, now_s, &why);
+    }
+    if (st < 0 && !waits && err != NULL)
+        *err = why;
+    return waits ? BL_OK : st;
 }
 
 static void sync_directory(const bl_lane *lane) {
