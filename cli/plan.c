@@ -22,6 +22,9 @@ static const bl_opt OPTIONS[] = {
      .help = "expert slots per MoE layer, over all ranks"},
     {"redundant", 0, BL_OPT_STRING, AT(redundant), .metavar = "R|auto",
      .help = "slots beyond one per expert; auto: the fewest that all ranks share evenly"},
+    {"replica-budget", 0, BL_OPT_STRING, AT(replica_budget), .metavar = "SLOTS|BYTES|Ntok",
+     .help = "memory per rank for copies, over all layers, shared out where it gains most: slots, "
+             "bytes (6G) or tokens of KV cache (20000tok); layers then differ in slots"},
     {"slots-per-rank", 0, BL_OPT_STRING, AT(slots_per_rank), .metavar = "LIST",
      .help = "slots of each rank: 9,9,8,..."},
     {"mask", 0, BL_OPT_STRING, AT(mask), .metavar = "RANKS",
@@ -115,6 +118,7 @@ static bl_status make_plan(const bl_plan_options *o, const bl_plan_inputs *in, b
     options.max_moves = o->max_moves;
     options.max_bytes = o->max_bytes;
     options.spares = (int)o->spares;
+    options.replica_budget = in->replica_budget;
     options.keep_groups = o->keep_groups;
     options.node = in->node;
     options.min_copies = (int)o->min_copies;

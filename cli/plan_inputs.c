@@ -7,6 +7,8 @@
 #include "core/mem.h"
 #include "planner/engines/current.h"
 
+#include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -156,6 +158,52 @@ static bl_status slots_of_current(const bl_plan_inputs *in, int **list_p, bl_err
     return BL_OK;
 }
 
+/* "96": slots per rank; "20000tok": tokens of KV cache; "6G": bytes. */
+static bl_status parse_budget(const char *text, const bl_model *model, int64_t *slots,
+                              bl_error *err) {
+    int64_t number;
+    char *end;
+    errno = 0;
+    const long long plain = strtoll(text, &end, 10);
+    if (errno == 0 && end != text && *end == '\0' && plain >= 0) {
+        *slots = plain < INT32_MAX ? plain : INT32_MAX;
+        return BL_OK;
+    }
+    const bool in_tokens = errno == 0 && end != text && plain >= 0 && strcmp(end, "tok") == 0;
+    if (!in_tokens && !bl_parse_bytes(text, &number))
+        return bl_fail(
+            err, BL_ERR_USAGE,
+            "--replica-budget takes slots per rank (96), bytes per rank (6G) or tokens of "
+            "KV cache (20000tok), not \"%s\"",
+            text);
+    if (model->expert_bytes == 0 || (in_tokens && model->kv_bytes_per_token <= 0.0))
+        return bl_fail(
+            err, BL_ERR_MODEL,
+            "--replica-budget %s: the size of %s of %s is not known; give slots per rank", text,
+            model->expert_bytes == 0 ? "an expert" : "a token's KV cache", model->name);
+    const double bytes = in_tokens ? (double)plain * model->kv_bytes_per_token : (double)number;
+    *slots = (int64_t)fmin(bytes / (double)model->expert_bytes, INT32_MAX);
+    return BL_OK;
+}
+
+/* The fewest slots, as many on every rank that serves; the budget is added layer by layer. */
+static bl_status least_slots(const bl_plan_options *o, bl_plan_inputs *in, const bool *masked,
+                             int **list_p, bl_error *err) {
+    int active = 0, *list;
+    if (o->slots >= 0 || o->redundant != NULL || o->slots_per_rank != NULL)
+        return bl_fail(err, BL_ERR_USAGE,
+                       "--replica-budget gives every layer its slots: leave out --slots, "
+                       "--redundant and --slots-per-rank");
+    BL_TRY(parse_budget(o->replica_budget, &in->model, &in->replica_budget, err));
+    for (int rank = 0; rank < in->n_ranks; rank++)
+        active += !masked[rank];
+    BL_TRY(BL_CALLOC(list, in->n_ranks, err));
+    for (int rank = 0; rank < in->n_ranks && active > 0; rank++)
+        list[rank] = (in->model.n_experts + active - 1) / active;
+    *list_p = list;
+    return BL_OK;
+}
+
 static bl_status size_slots(const bl_plan_options *o, bl_plan_inputs *in, bl_error *err) {
     bl_capacity_request request = {.n_experts = in->model.n_experts,
                                    .n_ranks = in->n_ranks,
@@ -168,7 +216,10 @@ static bl_status size_slots(const bl_plan_options *o, bl_plan_inputs *in, bl_err
         st = bl_fail(err, BL_ERR_NOMEM, "out of memory");
     if (st >= 0 && o->mask != NULL)
         st = bl_parse_marks(o->mask, "--mask", masked, in->n_ranks, err);
-    if (st >= 0 && o->slots_per_rank != NULL)
+    in->replica_budget = -1;
+    if (st >= 0 && o->replica_budget != NULL)
+        st = least_slots(o, in, masked, &list, err);
+    else if (st >= 0 && o->slots_per_rank != NULL)
         st = bl_parse_counts(o->slots_per_rank, "--slots-per-rank", &list, &n_list, err);
     else if (st >= 0 && in->has_current && o->slots < 0 && o->redundant == NULL)
         st = slots_of_current(in, &list, err);

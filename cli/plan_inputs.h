@@ -12,7 +12,7 @@
 typedef struct bl_plan_options {
     bl_opt_list traces;
     const char *model, *topology, *redundant, *slots_per_rank, *mask, *current, *output, *over;
-    const char *node, *fault_domain;
+    const char *node, *fault_domain, *replica_budget;
     int64_t ranks, slots, max_moves, max_bytes, spares, min_copies, guarded, seed, threads;
     int rule, algorithm, phase, dispatch, combine;
     bl_opt_range steps;
@@ -29,10 +29,11 @@ typedef struct bl_plan_inputs {
     int n_ranks;
     bl_plan current;
     bl_capacity capacity;
-    int *node, *domain; /* [n_ranks] or NULL */
-    bl_opt_list paths;  /* of the trace; borrowed from the command line */
-    bl_demand demand;   /* phases of the steps asked for */
-    bl_sites sites;     /* of the topology, where sources are looked at; else no ranks */
+    bl_opt_list paths;      /* of the trace; borrowed from the command line */
+    bl_demand demand;       /* phases of the steps asked for */
+    bl_sites sites;         /* of the topology, where sources are looked at; else no ranks */
+    int64_t replica_budget; /* slots per rank over all layers, or -1 */
+    int *node, *domain;     /* [n_ranks] or NULL */
     bl_loads loads;
 } bl_plan_inputs;
 

@@ -94,7 +94,8 @@ static void print_summary(const bl_plan_options *o, const bl_plan_inputs *in, co
             100.0 * s->gap.worst, s->gap.worst_layer, s->n_proven);
     fprintf(stderr, "  %-18s %lld from the %s (%.1f per layer)\n", "moves", (long long)s->moves,
             before, (double)s->moves / s->n_layers);
-    fprintf(stderr, "  %-18s %lld per layer", "extra copies", (long long)s->replicas);
+    fprintf(stderr, "  %-18s %lld per layer%s", "extra copies", (long long)s->replicas,
+            in->replica_budget >= 0 ? " at most" : "");
     if (s->replica_bytes > 0)
         fprintf(stderr, ", %.3g GB in all, %.3g of %.3g GB on a rank",
                 1e-9 * (double)s->replica_bytes, 1e-9 * (double)s->rank_bytes,
@@ -106,6 +107,13 @@ static void print_summary(const bl_plan_options *o, const bl_plan_inputs *in, co
     fputc('\n', stderr);
     const double gain = o->objective == BL_OBJECTIVE_TIME ? 1.0 - s->score_us / s->before_us
                                                           : 1.0 - s->score.mean / s->before.mean;
+    if (in->replica_budget >= 0)
+        fprintf(stderr,
+                "  %-18s %lld of %lld slots per rank given out, %s; %.3f %% better than the same "
+                "in every layer (predicted)\n",
+                "replica budget", (long long)s->budget_slots, (long long)in->replica_budget,
+                s->budget_proven ? "proven best by GLPK" : "not proven best",
+                100.0 * s->budget_gain);
     if (s->has_rules)
         print_rules(o, in, s);
     print_traffic(o, in, before, s);
@@ -191,6 +199,12 @@ bl_status bl_plan_print_json(const bl_plan_options *o, const bl_plan_inputs *in,
     if (s->has_traffic)
         json_object_set(root, "traffic", json_object_get(plan->provenance, "traffic"));
     json_object_set_new(root, "orphans", json_integer(s->n_orphans));
+    if (in->replica_budget >= 0)
+        json_object_set_new(root, "replica_budget",
+                            json_pack("{s:I, s:I, s:f, s:b}", "slots_per_rank",
+                                      (json_int_t)in->replica_budget, "given_out",
+                                      (json_int_t)s->budget_slots, "gain_over_even", s->budget_gain,
+                                      "proven", s->budget_proven));
     if (s->explain != NULL)
         json_object_set(root, "explain", s->explain);
     json_object_set_new(root, "kv_tokens_lost", json_real(s->kv_tokens_lost));

@@ -164,6 +164,8 @@ bl_status bl_planning_run(const bl_loads *loads, const bl_model *model, const bl
     if (st >= 0)
         st = bl_planning_time_jobs(&r, topology, err);
     if (st >= 0)
+        st = bl_planning_share_replicas(&r, err);
+    if (st >= 0)
         st = bl_planning_for_all(&r, plan_job, err);
     if (st >= 0)
         st = bl_planning_keep_budget(&r, err);
@@ -180,6 +182,7 @@ bl_status bl_planning_run(const bl_loads *loads, const bl_model *model, const bl
     for (int m = 0; m < r.n_jobs; m++) {
         free(r.jobs[m].load);
         free(r.jobs[m].least);
+        free(r.jobs[m].slots);
         bl_holds_free(&r.jobs[m].may);
         bl_solution_free(&r.jobs[m].solution);
         for (int rung = 0; rung < r.jobs[m].n_rungs; rung++)

@@ -29,6 +29,10 @@
  * layer is then planned, bounded and proven with these nodes given. What such rules and fault domains
  * cost is told by a second search without them.
  *
+ * A budget of replicas is memory per rank over all layers. Each layer is searched with 0, 1, 2, ...
+ * slots per rank beyond the fewest, and the budget goes where it spares the busiest ranks most; what
+ * would gain nothing is not spent (planner/replicas.h). Layers then differ in slots, which few engines can serve.
+ *
  * The move budget counts copies over all layers. When the layers together want more, each offers
  * placements for 0, 1, 2, 4, ... moves and the budget goes where a move gains most
  * (planner/budget.h).
@@ -68,6 +72,8 @@ typedef struct bl_planning_options {
     int64_t max_moves;      /* over all layers; -1: no limit */
     int64_t max_bytes;      /* the same in bytes of experts; -1: no limit */
     int spares;             /* bundles per rank kept free for moves: priced, not filled */
+    int64_t replica_budget; /* >= 0: capacity is the fewest slots that hold all experts, and so many
+                               slots per rank more are shared out over the layers; -1: no budget */
     const int *node;        /* [n_ranks] from 0, or NULL: groups and the hierarchical policy */
     bool keep_groups;       /* the model's groups of experts stay whole on a node */
     const int *domain;      /* [n_ranks] fault domains, from 0; with min_copies */
@@ -96,6 +102,7 @@ typedef struct bl_planning_options {
                            .solve = BL_SOLVE_OPTIONS_INIT,    \
                            .max_moves = -1,                   \
                            .max_bytes = -1,                   \
+                           .replica_budget = -1,              \
                            .min_copies = 1,                   \
                            .min_gain = -1.0,                  \
                            .max_scenarios = BL_MAX_SCENARIOS, \
@@ -134,7 +141,11 @@ typedef struct bl_planning_summary {
     int n_nodes_improved, n_nodes_proven; /* layers whose nodes GLPK improved, and proved best */
     int n_orphans;           /* experts of a layer whose current copies are all on masked ranks */
     int64_t moves;           /* from the current placement, or from the start layout */
-    int64_t replicas;        /* copies beyond the first, per layer (the most in any) */
+    int64_t replicas;        /* copies beyond the first, in the layer that has most */
+    int64_t budget_slots;    /* under a budget of replicas: slots per rank given out of it, and */
+    double budget_gain;      /* what that gains over giving all layers the same: part of the busiest
+                                ranks' load (or time), as predicted */
+    bool budget_proven;
     uint64_t replica_bytes;  /* all layers and ranks; 0 when the model has no sizes */
     uint64_t resident_bytes; /* all experts of the rank that holds most */
     uint64_t rank_bytes;     /* of the rank that pays most for them */

@@ -3,6 +3,7 @@
  *
  *     planning.c            the run: threads over layers, solving, comparing
  *     planning_rules.c      nodes and fault domains, as rules of every layer
+ *     planning_replicas.c   slots per layer out of one budget
  *     planning_scenarios.c  the trace's steps as scenarios, one problem per layer, what is refused
  *     planning_timed.c      what turns the jobs' loads into time
  *     planning_traffic.c    where tokens come from, and the rows that travel
@@ -20,6 +21,7 @@
 #include <pthread.h>
 
 #define BL_PLANNING_RUNGS 24
+#define BL_PLANNING_LEVELS 17
 
 /* One layer on its way through the driver. */
 typedef struct bl_planning_job {
@@ -33,7 +35,11 @@ typedef struct bl_planning_job {
     int *least;     /* [n_experts] or NULL; owned */
     bl_holds may;   /* owned */
     bool groups_proven;
-    bl_solution solution; /* owned */
+    int *slots; /* [n_ranks] of this layer alone, or NULL: as the options say; owned */
+    int n_levels;
+    double level_first;                 /* what the busiest ranks do with the fewest slots */
+    bl_rung levels[BL_PLANNING_LEVELS]; /* slots per rank beyond the fewest, and what they gain */
+    bl_solution solution;               /* owned */
     bl_score before, greedy;
     bl_timed timed;              /* problem.timed points here where times are modelled */
     double *scale;               /* of timed; owned */
@@ -59,6 +65,11 @@ struct bl_planning {
     bl_progress *progress;
     size_t steps_per_scenario;
     int n_scenarios, n_jobs;
+    /* under a budget of replicas: slots per rank given out, gains predicted */
+    int replica_levels;
+    int64_t replica_slots;
+    double replica_gain, replica_even_gain;
+    bool replicas_proven;
     bl_planning_job *jobs;
     bl_cost *cost;  /* NULL: no times; owned */
     double *weight; /* [n_scenarios] of bl_timed, the same in all layers; owned */
@@ -99,6 +110,11 @@ void bl_planning_untime_jobs(bl_planning *r);
 /* Add what the options say to the job's problem. */
 bl_status bl_planning_make_rules(const bl_planning *r, bl_planning_job *j, bl_error *err);
 bool bl_planning_has_rules(const bl_planning *r);
+
+/* planning_replicas.c */
+
+/* Give every layer slots of its own, where the options have a budget for all of them. */
+bl_status bl_planning_share_replicas(bl_planning *r, bl_error *err);
 
 /* planning.c */
 

@@ -17,19 +17,34 @@ static void figure_add(bl_planning_figure *figure, double value, const bl_planni
     }
 }
 
+/* Slots on a rank, in all layers together. */
+static int64_t slots_of_rank(const bl_planning *r, int rank) {
+    int64_t sum = 0;
+    for (int m = 0; m < r->n_jobs; m++)
+        sum += r->jobs[m].problem.slots_per_rank[rank];
+    return sum;
+}
+
 /* Bytes of the copies beyond each expert's first, laid on the rank that has most slots beyond its
  * even part of the experts. */
 static void price_replicas(const bl_planning *r, bl_planning_summary *s) {
-    const bl_capacity *capacity = &r->options->capacity;
-    const uint64_t bytes = r->model->expert_bytes, layers = (uint64_t)r->n_jobs;
-    int most = 0;
-    for (int rank = 0; rank < r->options->n_ranks; rank++)
-        most = capacity->slots_per_rank[rank] > most ? capacity->slots_per_rank[rank] : most;
-    s->replicas = capacity->n_slots - r->model->n_experts;
-    s->resident_bytes = (uint64_t)most * bytes * layers;
-    s->replica_bytes = (uint64_t)s->replicas * bytes * layers;
-    const double extra = most - (double)r->model->n_experts / capacity->n_active;
-    s->rank_bytes = (uint64_t)((extra > 0.0 ? extra : 0.0) * (double)(bytes * layers));
+    const uint64_t bytes = r->model->expert_bytes;
+    const int n_experts = r->model->n_experts;
+    int64_t most = 0, all = 0;
+    for (int rank = 0; rank < r->options->n_ranks; rank++) {
+        const int64_t here = slots_of_rank(r, rank);
+        most = here > most ? here : most;
+        all += here;
+    }
+    for (int m = 0; m < r->n_jobs; m++) {
+        const int64_t replicas = bl_problem_n_slots(&r->jobs[m].problem) - n_experts;
+        s->replicas = replicas > s->replicas ? replicas : s->replicas;
+    }
+    s->resident_bytes = (uint64_t)most * bytes;
+    s->replica_bytes = (uint64_t)(all - (int64_t)n_experts * r->n_jobs) * bytes;
+    const double extra =
+        (double)most - (double)n_experts * r->n_jobs / r->options->capacity.n_active;
+    s->rank_bytes = (uint64_t)((extra > 0.0 ? extra : 0.0) * (double)bytes);
     s->spare_bytes = (uint64_t)r->options->spares * bytes;
     if (r->model->kv_bytes_per_token > 0.0)
         s->kv_tokens_lost = (double)(s->rank_bytes + s->spare_bytes) / r->model->kv_bytes_per_token;
@@ -84,6 +99,13 @@ void bl_planning_summarise(const bl_planning *r, bl_planning_summary *s) {
     }
     price_replicas(r, s);
     bl_planning_sum_traffic(r, s);
+    s->budget_slots = r->replica_slots;
+    s->budget_proven = r->replicas_proven;
+    double total = 0.0;
+    for (int m = 0; m < r->n_jobs; m++)
+        total += r->jobs[m].level_first;
+    if (total > 0.0)
+        s->budget_gain = (r->replica_gain - r->replica_even_gain) / total;
 }
 
 static json_t *idle_layers(const bl_planning *r, bool missing) {
@@ -177,6 +199,12 @@ static json_t *provenance_of(const bl_planning *r, const bl_topology *topology,
     json_object_set_new(p, "masked_ranks", masked_ranks(r));
     if (s->n_orphans > 0)
         json_object_set_new(p, "orphans", orphans(r));
+    if (o->replica_budget >= 0)
+        json_object_set_new(p, "replica_budget",
+                            json_pack("{s:I, s:I, s:f, s:b}", "slots_per_rank",
+                                      (json_int_t)o->replica_budget, "given_out",
+                                      (json_int_t)r->replica_slots, "gain_over_even",
+                                      s->budget_gain, "proven", r->replicas_proven));
     if (o->spares > 0)
         json_object_set_new(p, "spares", json_integer(o->spares));
     if (o->keep_groups)

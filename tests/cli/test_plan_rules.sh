@@ -110,6 +110,20 @@ spares() {
 }
 check "spares are priced and not filled" spares
 
+# ---- one budget of copies over the layers ----
+check "3 slots per rank over 2 layers" quiet plan --replica-budget 3 -o budget.json
+check "... are kept, and every rank of a layer has the same" holds "$work/budget.json" 'all(len({len(s) for s in l["slots"]}) == 1 for l in d["layers"])
+    and sum(len(l["slots"][0]) - 2 for l in d["layers"]) == d["provenance"]["replica_budget"]["given_out"] == 3
+    and d["provenance"]["replica_budget"]["proven"]'
+check "the layers differ in slots" holds "$work/budget.json" 'len(d["layers"][0]["slots"][0]) != len(d["layers"][1]["slots"][0])'
+check "... which an engine refuses by name" fails_with 'SGLang needs as many on every rank' b export budget.json --to sglang -o x.json
+check "in bytes: 2 slots" says "of 2 slots per rank given out, proven best by GLPK" plan --replica-budget $(((2 * bytes + 1023) / 1024))K -o x.json
+check "tokens of a cache that is not known" fails_with "the size of a token's KV cache of toy is not known" plan --replica-budget 100tok -o x.json
+check "nonsense" fails_with '--replica-budget takes slots per rank (96), bytes per rank (6G) or tokens' plan --replica-budget 3x -o x.json
+check "two ways to say it" fails_with 'leave out --slots' plan --replica-budget 3 --slots 24 -o x.json
+replayed() { b replay --trace t.blt --topology pairs.json budget.json --json 2>/dev/null >"$work/replay.json"; }
+check "replayed like any other" replayed
+
 # ---- what decided ----
 explained() {
     b plan --model model.json --trace t.blt --topology pairs.json --slots 24 --explain --json -o e.json 2>/dev/null >"$work/e.out" &&
