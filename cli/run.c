@@ -449,16 +449,52 @@ static void ranks_started(const int *pids, int n_ranks, void *user) {
     bl_run_auto_start(job->automatic);
 }
 
+/* Ranks that were lost have no report. Their requests are lost with them, the others' are whole. */
+static bl_status take_reports(const bl_run_job *job, const bl_rank_end *ends,
+                              bl_run_report *reports, bl_error *err) {
+    int survivor = -1;
+    bl_status st = BL_OK;
+    for (int g = 0; g < job->n_ranks && st >= 0; g++) {
+        if (ends[g].status < 0)
+            continue;
+        st = bl_run_report_decode(ends[g].result, ends[g].result_bytes, &reports[g], err);
+        survivor = survivor < 0 ? g : survivor;
+    }
+    for (int g = 0; g < job->n_ranks && st >= 0; g++) {
+        if (ends[g].status < 0)
+            st = bl_run_report_of_lost(&reports[survivor], &reports[g], err);
+    }
+    return st;
+}
+
+static int n_survivors(const bl_run_job *job, const bl_rank_end *ends) {
+    int n = 0;
+    for (int g = 0; g < job->n_ranks; g++)
+        n += ends[g].status >= 0;
+    return n;
+}
+
+/* BL_ERR_PEER with reports: some ranks were lost, the others have gone on. */
 static bl_status run_processes(bl_run_job *job, bl_run_report *reports, bl_error *err) {
     bl_launch_options options = BL_LAUNCH_OPTIONS_INIT;
     options.started = ranks_started;
+    options.others_go_on = bl_run_mover_wanted(job);
     bl_rank_end *ends;
     BL_TRY(BL_CALLOC(ends, job->n_ranks, err));
     bl_status st = bl_launch_ranks(job->n_ranks, process_main, job, &options, ends, err);
     if (st < 0 && job->socket != NULL) /* rank 0 may have been killed */
         bl_control_sweep(job->socket);
-    for (int g = 0; g < job->n_ranks && st >= 0; g++)
-        st = bl_run_report_decode(ends[g].result, ends[g].result_bytes, &reports[g], err);
+    const bool some_lost = st < 0 && options.others_go_on && n_survivors(job, ends) > 0;
+    if (some_lost || st >= 0) {
+        bl_error why = BL_ERROR_INIT;
+        const bl_status taken = take_reports(job, ends, reports, &why);
+        job->some_lost = some_lost && taken >= 0;
+        if (taken < 0 && st >= 0) {
+            st = taken;
+            if (err != NULL)
+                *err = why;
+        }
+    }
     bl_rank_ends_free(ends, job->n_ranks);
     free(ends);
     return st;
@@ -559,7 +595,9 @@ static bl_status run(void *options, int n_args, char **args, bl_error *err) {
         st = run_ranks(o, &job, &join, reports, &trace, err);
     const bool lost_trace = st >= 0 && trace.status < 0;
     const bool prints = !join.found || join.options.rank == 0;
-    if (st >= 0 && prints && !(lost_trace && o->json)) /* of JSON there is one object: the error */
+    if (st < 0 && job.some_lost && !o->json) /* of JSON there is one object: the error */
+        write_results(o, &job, reports, &trace.totals, NULL);
+    if (st >= 0 && prints && !(lost_trace && o->json))
         st = write_results(o, &job, reports, &trace.totals, err);
     if (st >= 0 && lost_trace) {
         *err = trace.error;

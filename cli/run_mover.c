@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define TRY_AGAIN_S 1.0
 
@@ -74,8 +75,12 @@ static void take_over(bl_run_mover *mover) {
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-static void hear_report(void *user, int from, const void *data, size_t bytes) {
+static void hear_other(void *user, int from, const void *data, size_t bytes) {
     bl_run_mover *mover = user;
+    if (bl_recovery_is_word(data, bytes)) {
+        bl_recovery_hear(mover->recovery, from, data, bytes);
+        return;
+    }
     for (int rank = 0; rank < mover->job->n_ranks; rank++)
         mover->living[rank] = bl_agent_lives(mover->agent, rank);
     bl_meter_hear(mover->meter, from, data, bytes, mover->living, NULL); /* a bad one is no loss */
@@ -85,6 +90,8 @@ static bl_status before_step(void *user, uint64_t step, bl_step_note *mine, bl_e
     bl_run_mover *mover = user;
     (void)step;
     BL_TRY(bl_agent_hear(mover->agent, err));
+    if (bl_recovery_is_due(mover->recovery))
+        return bl_fail(err, BL_ERR_PEER, "a rank was lost");
     take_over(mover);
     if (mover->control != NULL)
         bl_control_poll(mover->control, mover->agent);
@@ -126,10 +133,46 @@ static bl_status after_step(void *user, const bl_step_result *result, bl_error *
     return BL_OK;
 }
 
+/* ---- losses ---------------------------------------------------------------------------------- */
+
+static bl_status load_expert(void *user, int layer, int expert, void *bundle, bl_error *err) {
+    const bl_run_mover *mover = user;
+    return bl_qwen3_read_expert(mover->model_of_rank, layer, expert, bundle, err);
+}
+
+static void tell_loss(const bl_run_mover *mover, const bl_recovered *r) {
+    const bool *lost = bl_recovery_lost(mover->recovery);
+    char ranks[256] = "";
+    int n_living = 0;
+    for (int rank = 0; rank < mover->job->n_ranks; rank++) {
+        const size_t used = strlen(ranks);
+        n_living += !lost[rank];
+        if (lost[rank])
+            snprintf(ranks + used, sizeof ranks - used, " %d", rank);
+    }
+    fprintf(stderr,
+            "ballast run: lost so far: rank%s; %d ranks go on at step %llu, %d experts came from "
+            "the checkpoint\n",
+            ranks, n_living, (unsigned long long)r->step, r->n_orphans);
+}
+
+bl_status bl_run_mover_recover(void *user, bl_error *err) {
+    bl_run_mover *mover = user;
+    bl_recovered r;
+    BL_TRY(bl_recovery_run(mover->recovery, bl_engine_steps(mover->engine),
+                           bl_engine_sequence(mover->engine), &r, err));
+    bl_engine_restart(mover->engine, r.step, r.sequence, bl_recovery_lost(mover->recovery));
+    take_over(mover);
+    if (mover->control != NULL)
+        bl_control_note_loss(mover->control, bl_recovery_lost(mover->recovery), r.n_orphans);
+    if (bl_agent_leader(mover->agent) == mover->rank)
+        tell_loss(mover, &r);
+    return BL_OK;
+}
+
 /* ---- life ------------------------------------------------------------------------------------ */
 
-static bl_status open_parts(bl_run_mover *mover, bl_store *store, bl_transport *transport,
-                            bl_error *err) {
+static bl_status open_parts(bl_run_mover *mover, const bl_run_parts *parts, bl_error *err) {
     const bl_run_job *job = mover->job;
     bl_agent_options options = BL_AGENT_OPTIONS_INIT;
     int *layers;
@@ -138,26 +181,32 @@ static bl_status open_parts(bl_run_mover *mover, bl_store *store, bl_transport *
     BL_TRY(BL_CALLOC(layers, job->placement.n_layers, err));
     for (int l = 0; l < job->placement.n_layers; l++)
         layers[l] = job->placement.layers[l].layer;
-    bl_status st = bl_agent_create(store, transport, layers, job->placement.n_layers, &options,
-                                   &mover->agent, err);
+    bl_status st = bl_agent_create(parts->store, parts->transport, layers, job->placement.n_layers,
+                                   &options, &mover->agent, err);
     if (st >= 0)
         st = bl_meter_create(mover->rank, job->n_ranks, layers, job->placement.n_layers,
                              job->config.n_experts, job->window_steps, &mover->meter, err);
     free(layers);
+    if (st >= 0)
+        st = bl_recovery_create(mover->agent, parts->store, parts->transport, load_expert, mover,
+                                job->deadline_s, &mover->recovery, err);
     if (st >= 0 && mover->rank == 0)
         st = open_control(mover, err);
     return st;
 }
 
-bl_status bl_run_mover_open(const bl_run_job *job, bl_store *store, bl_transport *transport,
-                            bl_run_mover *out, bl_engine_hooks *hooks, bl_error *err) {
-    *out = (bl_run_mover){.job = job, .rank = bl_transport_rank(transport)};
-    const bl_status st = open_parts(out, store, transport, err);
+bl_status bl_run_mover_open(const bl_run_job *job, const bl_run_parts *parts, bl_run_mover *out,
+                            bl_engine_hooks *hooks, bl_error *err) {
+    *out = (bl_run_mover){.job = job,
+                          .rank = bl_transport_rank(parts->transport),
+                          .engine = parts->engine,
+                          .model_of_rank = parts->model};
+    const bl_status st = open_parts(out, parts, err);
     if (st < 0) {
         bl_run_mover_close(out);
         return st;
     }
-    bl_agent_on_told(out->agent, hear_report, out);
+    bl_agent_on_told(out->agent, hear_other, out);
     *hooks = (bl_engine_hooks){.user = out,
                                .before_step = before_step,
                                .at_step = at_step,
@@ -169,6 +218,7 @@ bl_status bl_run_mover_open(const bl_run_job *job, bl_store *store, bl_transport
 void bl_run_mover_close(bl_run_mover *mover) {
     bl_control_close(mover->control, mover->agent);
     bl_journal_close(mover->journal);
+    bl_recovery_free(mover->recovery);
     bl_agent_free(mover->agent);
     bl_meter_free(mover->meter);
     json_decref(mover->model);

@@ -173,14 +173,17 @@ static bl_status run(run_rank *rank, bl_error *err) {
     bl_engine_share_by(rank->engine, &job->sharing);
     if (job->tokens != NULL)
         return run_tokens(rank, err);
+    bl_serve_options serve = job->serve;
     if (bl_run_mover_wanted(job)) {
         bl_engine_hooks mover_hooks;
-        BL_TRY(
-            bl_run_mover_open(job, rank->store, rank->transport, &rank->mover, &mover_hooks, err));
+        const bl_run_parts parts = {rank->store, rank->transport, rank->engine, rank->model};
+        BL_TRY(bl_run_mover_open(job, &parts, &rank->mover, &mover_hooks, err));
         add_part(rank, mover_hooks);
+        serve.recover = bl_run_mover_recover;
+        serve.recover_user = &rank->mover;
     }
-    return bl_serve(rank->engine, &job->config, rank->self, job->n_ranks, &job->requests,
-                    &job->serve, &rank->report.log, err);
+    return bl_serve(rank->engine, &job->config, rank->self, job->n_ranks, &job->requests, &serve,
+                    &rank->report.log, err);
 }
 
 bl_status bl_run_rank(const bl_run_job *job, int self, bl_run_connect_fn *connect, void *user,
@@ -196,12 +199,16 @@ bl_status bl_run_rank(const bl_run_job *job, int self, bl_run_connect_fn *connec
         st = job->collect(job->collect_user, rank.transport, job->deadline_s, &rank.report, err);
     if (st < 0 && rank.transport != NULL) /* a peer that stands still takes no leave either */
         bl_transport_set_deadline(rank.transport, FAREWELL_S);
+    const bool others_go_on = st < 0 && bl_run_mover_wanted(job);
     bl_run_mover_close(&rank.mover);
     bl_run_tracer_close(&rank.tracer);
     bl_engine_free(rank.engine);
     bl_store_free(rank.store);
     bl_qwen3_free(rank.model);
-    bl_transport_close(rank.transport);
+    if (others_go_on) /* and have to see that this one does not */
+        bl_transport_abandon(rank.transport);
+    else
+        bl_transport_close(rank.transport);
     if (st < 0)
         bl_run_report_free(&rank.report);
     else

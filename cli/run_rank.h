@@ -61,6 +61,7 @@ typedef struct bl_run_job {
     void *collect_user;
 
     bl_run_recorder *recorder; /* borrowed, or NULL: routing is not recorded */
+    bool some_lost;            /* told by the launcher's side: ranks died, the others went on */
     bl_run_auto *automatic;    /* the launcher's, or NULL: nothing moves by itself */
 } bl_run_job;
 

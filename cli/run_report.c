@@ -191,3 +191,19 @@ bl_status bl_run_report_decode(const unsigned char *data, size_t bytes, bl_run_r
     *report = made;
     return BL_OK;
 }
+
+bl_status bl_run_report_of_lost(const bl_run_report *other, bl_run_report *out, bl_error *err) {
+    const bl_serve_log *log = &other->log;
+    bl_run_report report = {.log = {.n_layers = log->n_layers, .n_steps = log->n_steps}};
+    BL_TRY(BL_CALLOC(report.log.steps, log->n_steps, err));
+    if (BL_CALLOC(report.log.rows, log->n_steps * (size_t)log->n_layers, err) < 0) {
+        free(report.log.steps);
+        return BL_ERR_NOMEM;
+    }
+    for (size_t step = 0; step < log->n_steps; step++)
+        report.log.steps[step] =
+            (bl_step_record){.step = log->steps[step].step, .flags = log->steps[step].flags};
+    report.log.stopped = log->stopped;
+    *out = report;
+    return BL_OK;
+}

@@ -21,6 +21,10 @@ typedef struct bl_run_report {
 
 void bl_run_report_free(bl_run_report *report); /* safe on a zeroed struct */
 
+/* In place of the report of a rank that was lost: the steps of another one, in which it has done
+ * nothing, and no completions. */
+bl_status bl_run_report_of_lost(const bl_run_report *other, bl_run_report *out, bl_error *err);
+
 /* The caller frees *data_p. */
 bl_status bl_run_report_encode(const bl_run_report *report, unsigned char **data_p, size_t *bytes,
                                bl_error *err);

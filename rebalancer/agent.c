@@ -42,7 +42,7 @@ struct bl_agent {
     char reason[BL_TX_REASON];
     bool *gone; /* [n_ranks] peers to report as lost */
     bool any_gone;
-    bool held, halted; /* answers to STEP */
+    bool held; /* answer to STEP */
     stream *streams;
     size_t n_streams, streams_capacity;
     landing landings[BL_WAVE_MAX_ARRIVALS];
@@ -136,6 +136,74 @@ void bl_agent_free(bl_agent *agent) {
 
 /* ---- schedules ------------------------------------------------------------------------------- */
 
+static bool any_lost(const bl_agent *agent) {
+    for (int rank = 0; rank < agent->n_ranks; rank++) {
+        if (agent->tx.lost[rank])
+            return true;
+    }
+    return false;
+}
+
+/* One layer of a goal on the slots of the one in force: those of lost ranks stay empty, whether the
+ * plan knows them as empty or, made with a mask, not at all. */
+static bl_status fit_layer(const bl_agent *agent, const bl_layer_placement *now,
+                           const bl_layer_placement *goal, bl_layer_placement *out, bl_error *err) {
+    bl_layer_placement fitted;
+    BL_TRY(bl_layer_placement_copy(now, &fitted, err));
+    bl_status st = BL_OK;
+    for (int rank = 0; rank < now->n_ranks && st >= 0; rank++) {
+        const bool lost = agent->tx.lost[rank];
+        const int has = now->begin[rank + 1] - now->begin[rank];
+        const int wants = goal->begin[rank + 1] - goal->begin[rank];
+        int32_t *to = fitted.expert + now->begin[rank];
+        const int32_t *from = goal->expert + goal->begin[rank];
+        if (!lost && has != wants)
+            st = bl_fail_at(err, BL_ERR_SHAPE, bl_at_layer(NULL, now->layer),
+                            "rank %d has %d slots, the plan fills %d", rank, has, wants);
+        for (int slot = 0; slot < wants && st >= 0; slot++) {
+            if (lost && from[slot] != BL_NO_EXPERT)
+                st = bl_fail_at(err, BL_ERR_SHAPE, bl_at_expert(NULL, now->layer, from[slot]),
+                                "the plan puts it on rank %d, which was lost; plan with --mask %d",
+                                rank, rank);
+            else if (!lost)
+                to[slot] = from[slot];
+        }
+        for (int slot = 0; lost && slot < has; slot++)
+            to[slot] = BL_NO_EXPERT;
+    }
+    fitted.epoch = goal->epoch;
+    if (st < 0)
+        bl_layer_placement_free(&fitted);
+    else
+        *out = fitted;
+    return st;
+}
+
+/* A goal for a cluster that has lost ranks. */
+static bl_status fit_goal(const bl_agent *agent, const bl_placement *goal, bl_placement *out,
+                          bl_error *err) {
+    bl_placement fitted = {.n_ranks = agent->n_ranks, .n_experts = goal->n_experts};
+    if (goal->n_ranks != agent->n_ranks)
+        return bl_fail(err, BL_ERR_SHAPE, "the plan is for %d ranks, %d were started",
+                       goal->n_ranks, agent->n_ranks);
+    BL_TRY(BL_CALLOC(fitted.layers, goal->n_layers, err));
+    bl_status st = BL_OK;
+    for (int l = 0; l < goal->n_layers && st >= 0; l++) {
+        const bl_layer_placement *now = bl_store_map(agent->store, goal->layers[l].layer);
+        if (now == NULL)
+            st = bl_fail_at(err, BL_ERR_SHAPE, bl_at_layer(NULL, goal->layers[l].layer),
+                            "the plan places a layer that has no experts in the running model");
+        else
+            st = fit_layer(agent, now, &goal->layers[l], &fitted.layers[l], err);
+        fitted.n_layers += st >= 0;
+    }
+    if (st < 0)
+        bl_placement_free(&fitted);
+    else
+        *out = fitted;
+    return st;
+}
+
 bl_status bl_agent_preview(const bl_agent *agent, const bl_placement *goal, bl_schedule *out,
                            bl_error *err) {
     bl_placement now = {.n_ranks = agent->n_ranks, .n_layers = agent->n_layers};
@@ -143,7 +211,12 @@ bl_status bl_agent_preview(const bl_agent *agent, const bl_placement *goal, bl_s
     for (int l = 0; l < agent->n_layers; l++)
         now.layers[l] = *bl_store_map(agent->store, agent->layers[l]);
     now.n_experts = now.layers[0].n_experts;
-    const bl_status st = bl_schedule_make(&now, goal, agent->spares, agent->distance, out, err);
+    bl_placement fitted = {0};
+    bl_status st = any_lost(agent) ? fit_goal(agent, goal, &fitted, err) : BL_OK;
+    if (st >= 0)
+        st = bl_schedule_make(&now, any_lost(agent) ? &fitted : goal, agent->spares,
+                              agent->distance, out, err);
+    bl_placement_free(&fitted);
     free(now.layers); /* the layers themselves are the store's */
     return st;
 }
@@ -261,8 +334,7 @@ static void act(bl_agent *agent, const bl_tx_action *action) {
     case BL_TX_ACT_HOLD:
         agent->held = true;
         break;
-    case BL_TX_ACT_HALT:
-        agent->halted = true;
+    case BL_TX_ACT_HALT: /* bl_agent_check() says so before the next step */
         break;
     }
 }
@@ -407,9 +479,11 @@ static bl_status take_arrivals(bl_agent *agent, bl_error *err) {
         agent->stats.copy_ns += bl_now_ns() - start;
     /* finished bundles have said so to the leader, which may be this rank */
     BL_TRY(take_all(agent, BL_CHANNEL_CONTROL, take_message, err));
-    const int lost = bl_transport_lost(agent->transport);
-    if (lost >= 0 && !agent->tx.lost[lost])
-        feed(agent, &(bl_tx_event){.kind = BL_TX_EV_LOST, .rank = lost});
+    for (int rank = bl_transport_lost(agent->transport); rank >= 0 && rank < agent->n_ranks;
+         rank++) {
+        if (!agent->tx.lost[rank] && bl_transport_is_lost(agent->transport, rank))
+            feed(agent, &(bl_tx_event){.kind = BL_TX_EV_LOST, .rank = rank});
+    }
     feed(agent, &(bl_tx_event){.kind = BL_TX_EV_TICK});
     return BL_OK;
 }
@@ -501,15 +575,19 @@ static bl_status wait_for_word(bl_agent *agent, bl_error *err) {
     return take_arrivals(agent, err);
 }
 
+bl_status bl_agent_check(const bl_agent *agent, bl_error *err) {
+    if (agent->tx.state != BL_TX_HALTED)
+        return BL_OK;
+    return bl_fail(err, BL_ERR_ABORTED, "rank %d stops serving: %s", agent->rank, agent->tx.reason);
+}
+
 /* Ask until the step may begin; most of the time the first answer is yes. */
 static bl_status begin_step(bl_agent *agent, uint64_t step, bl_error *err) {
     uint64_t since = 0;
     for (;;) {
         agent->held = false;
         feed(agent, &(bl_tx_event){.kind = BL_TX_EV_STEP, .step = step, .oldest = step});
-        if (agent->halted)
-            return bl_fail(err, BL_ERR_ABORTED, "rank %d stops serving: %s", agent->rank,
-                           agent->tx.reason);
+        BL_TRY(bl_agent_check(agent, err));
         if (!agent->held)
             break;
         if (since == 0) {
@@ -582,6 +660,10 @@ int bl_agent_spares(const bl_agent *agent) {
 
 int64_t bl_agent_step_bytes(const bl_agent *agent) {
     return agent->options.step_bytes;
+}
+
+bool bl_agent_is_settled(const bl_agent *agent) {
+    return bl_tx_is_idle(&agent->tx) && agent->tx.lost_leader < 0;
 }
 
 /* ---- leading --------------------------------------------------------------------------------- */

@@ -87,6 +87,12 @@ int64_t bl_agent_step_bytes(const bl_agent *agent);
 /* Something is under way here: keep stepping. */
 bool bl_agent_is_busy(const bl_agent *agent);
 
+/* Nothing is, nor is it open what a lost leader had decided. */
+bool bl_agent_is_settled(const bl_agent *agent);
+
+/* BL_ERR_ABORTED with the reason when this rank must serve no further step. */
+bl_status bl_agent_check(const bl_agent *agent, bl_error *err);
+
 /* ---- for the rank that leads ----------------------------------------------------------------- */
 
 /* The way from the placement in force to `goal`; nothing is started. Free the schedule. */

@@ -399,6 +399,20 @@ void bl_control_poll(bl_control *control, bl_agent *agent) {
         admit(control, now_s);
 }
 
+void bl_control_note_loss(bl_control *control, const bool *lost, int n_orphans) {
+    json_t *ranks = json_array();
+    if (control->cluster.journal == NULL) {
+        json_decref(ranks);
+        return;
+    }
+    for (int rank = 0; rank < control->cluster.n_ranks; rank++) {
+        if (lost[rank])
+            json_array_append_new(ranks, json_integer(rank));
+    }
+    bl_journal_append(control->cluster.journal, json_pack("{s:s, s:o, s:i}", "what", "loss", "lost",
+                                                          ranks, "loaded", n_orphans));
+}
+
 /* What the client reads next, whatever it has asked or is about to ask. */
 static void say_goodbye(bl_control *control, session *c, bl_agent *agent) {
     bl_control_request status = {.op = BL_CONTROL_STATUS};

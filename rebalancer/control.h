@@ -71,6 +71,8 @@ typedef struct bl_control bl_control;
  * is no socket, is BL_ERR_STATE. */
 bl_status bl_control_open(const char *path, const bl_control_cluster *cluster, bl_control **out,
                           bl_error *err);
+/* Ranks were lost and recovered from: for the journal. lost[n_ranks]. */
+void bl_control_note_loss(bl_control *control, const bool *lost, int n_orphans);
 /* Look at the clients; does not wait. */
 void bl_control_poll(bl_control *control, bl_agent *agent);
 /* Sends the last status, closes all connections and removes the socket. NULL is fine; the agent may

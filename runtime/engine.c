@@ -451,6 +451,15 @@ bl_status bl_engine_step(bl_engine *engine, const bl_chunk *chunks, int n_chunks
     return BL_OK;
 }
 
+void bl_engine_restart(bl_engine *engine, uint64_t step, uint64_t sequence, const bool *lost) {
+    engine->step = step;
+    bl_exchange_restart(engine->exchange, sequence, lost);
+}
+
+uint64_t bl_engine_sequence(const bl_engine *engine) {
+    return engine->exchange->sequence;
+}
+
 int bl_engine_length(const bl_engine *engine, int sequence) {
     return engine->length[sequence];
 }

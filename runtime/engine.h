@@ -102,6 +102,12 @@ bl_status bl_engine_load_experts(const bl_qwen3 *model, bl_store *store, bl_erro
 bl_status bl_engine_step(bl_engine *engine, const bl_chunk *chunks, int n_chunks, int64_t left,
                          bl_step_result *result, bl_error *err);
 
+/* After a step that failed because a rank was lost (BL_ERR_PEER): go on, without the lost ranks, with
+ * step and exchange numbers on which all others have agreed. Every sequence is as it was before that
+ * step, so it is simply taken again. lost[n_ranks] is borrowed. */
+void bl_engine_restart(bl_engine *engine, uint64_t step, uint64_t sequence, const bool *lost);
+uint64_t bl_engine_sequence(const bl_engine *engine); /* exchanges so far */
+
 int bl_engine_length(const bl_engine *engine, int sequence); /* tokens so far */
 /* Forget what follows its first `length` tokens; at most as many as it has. 0 empties it. */
 void bl_engine_truncate(bl_engine *engine, int sequence, int length);

@@ -14,6 +14,7 @@ typedef struct round_state {
     int rank, n_ranks;
     uint64_t mark;
     double until_s;
+    const bool *lost; /* or NULL */
 } round_state;
 
 static round_state start(bl_exchange *exchange, exchange_kind kind) {
@@ -24,11 +25,24 @@ static round_state start(bl_exchange *exchange, exchange_kind kind) {
         .n_ranks = bl_transport_n_ranks(exchange->transport),
         .mark = number * N_KINDS + (uint64_t)kind,
         .until_s = bl_now_s() + exchange->deadline_s,
+        .lost = exchange->lost,
     };
+}
+
+void bl_exchange_restart(bl_exchange *exchange, uint64_t sequence, const bool *lost) {
+    exchange->sequence = sequence;
+    exchange->lost = lost;
+    bl_transport_set_floor(exchange->transport, BL_CHANNEL_STEP, sequence * N_KINDS);
+}
+
+static bool is_lost(const round_state *round, int peer) {
+    return round->lost != NULL && round->lost[peer];
 }
 
 static bl_status send_to(const round_state *round, int peer, const void *data, size_t bytes,
                          bl_error *err) {
+    if (is_lost(round, peer))
+        return BL_OK;
     return bl_transport_send(round->transport, peer, BL_CHANNEL_STEP, round->mark, data, bytes,
                              err);
 }
@@ -50,6 +64,10 @@ bl_status bl_exchange_allgather(bl_exchange *exchange, const void *mine, size_t 
     for (int i = 1; i < round.n_ranks; i++) {
         const int peer = (round.rank + round.n_ranks - i) % round.n_ranks;
         bl_message block;
+        if (is_lost(&round, peer)) {
+            memset(blocks + (size_t)peer * block_bytes, 0, block_bytes);
+            continue;
+        }
         BL_TRY(receive_from(&round, peer, &block, err));
         const size_t bytes = block.bytes;
         if (bytes == block_bytes && bytes > 0)
@@ -63,14 +81,14 @@ bl_status bl_exchange_allgather(bl_exchange *exchange, const void *mine, size_t 
     return BL_OK;
 }
 
-static bl_status copy_own_part(const round_state *round, const bl_outgoing *part, bl_message *out,
-                               bl_error *err) {
+static bl_status copy_part(const round_state *round, int from, const bl_outgoing *part,
+                           bl_message *out, bl_error *err) {
     unsigned char *data = bl_buffer_alloc(part->bytes);
     if (data == NULL)
         return bl_fail(err, BL_ERR_NOMEM, "out of memory: a message of %zu bytes", part->bytes);
     if (part->bytes > 0)
         memcpy(data, part->data, part->bytes);
-    *out = (bl_message){round->rank, round->mark, part->bytes, data};
+    *out = (bl_message){from, round->mark, part->bytes, data};
     return BL_OK;
 }
 
@@ -80,10 +98,11 @@ static bl_status exchange_all(const round_state *round, const bl_outgoing *outgo
         const int peer = (round->rank + i) % round->n_ranks;
         BL_TRY(send_to(round, peer, outgoing[peer].data, outgoing[peer].bytes, err));
     }
-    BL_TRY(copy_own_part(round, &outgoing[round->rank], &incoming[round->rank], err));
+    BL_TRY(copy_part(round, round->rank, &outgoing[round->rank], &incoming[round->rank], err));
     for (int i = 1; i < round->n_ranks; i++) {
         const int peer = (round->rank + round->n_ranks - i) % round->n_ranks;
-        BL_TRY(receive_from(round, peer, &incoming[peer], err));
+        BL_TRY(is_lost(round, peer) ? copy_part(round, peer, &outgoing[peer], &incoming[peer], err)
+                                    : receive_from(round, peer, &incoming[peer], err));
     }
     return BL_OK;
 }

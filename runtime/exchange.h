@@ -19,7 +19,11 @@
  * is copied and crosses no link. The loss of any rank ends an exchange for all (BL_ERR_PEER naming
  * it), and a rank that does not come is named when the deadline passes (BL_ERR_TIMEOUT). After a
  * failure the sequence is broken: the ranks must agree on where to go on before they exchange
- * again.
+ * again (bl_exchange_restart()).
+ *
+ * Ranks that are known to be lost can be left out: nothing is sent to them, their block is zeros, and
+ * their part of an alltoallv is what this rank would have sent to them (so that a format in which
+ * that says "nothing" needs no exception).
  */
 #ifndef BL_RUNTIME_EXCHANGE_H
 #define BL_RUNTIME_EXCHANGE_H
@@ -30,11 +34,16 @@ typedef struct bl_exchange {
     bl_transport *transport; /* borrowed */
     uint64_t sequence;       /* number of exchanges so far */
     double deadline_s;       /* of one exchange */
+    const bool *lost;        /* [n_ranks] to be left out; borrowed; NULL: none */
 } bl_exchange;
 
 static inline bl_exchange bl_exchange_over(bl_transport *transport, double deadline_s) {
-    return (bl_exchange){transport, 0, deadline_s};
+    return (bl_exchange){transport, 0, deadline_s, NULL};
 }
+
+/* Go on with exchange number `sequence`, on which all ranks that are not lost have agreed, and which
+ * is later than any of them has reached. What is left of earlier ones is dropped. */
+void bl_exchange_restart(bl_exchange *exchange, uint64_t sequence, const bool *lost);
 
 /* all[rank * block_bytes ..] = the block of each rank. `mine` may be its own place in `all`. Blocks
  * of different sizes are BL_ERR_SHAPE. */

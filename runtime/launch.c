@@ -33,6 +33,7 @@ typedef struct launch {
     const bl_launch_options *options;
     child *children;        /* [n_ranks] */
     bl_rank_end *ends;      /* [n_ranks], the caller's */
+    double first_done_s;    /* when the first rank ended well; 0: none has */
     double first_failure_s; /* on the clock of bl_now_s() */
     int ending_signal;      /* sent to end the others: 0, SIGTERM, SIGKILL */
     int interrupted_by;     /* signal that came to the launcher, or 0 */
@@ -231,6 +232,8 @@ static void reap(launch *run) {
         close_pipe(ended);
         if (!ended->report.has_ended || run->ends[rank].signal != 0)
             note_failure(run, rank);
+        else if (ended->report.words.status >= 0 && run->first_done_s <= 0)
+            run->first_done_s = bl_now_s();
     }
 }
 
@@ -254,10 +257,12 @@ static bool any_running(const launch *run) {
 /* End those that did not end by themselves; returns how long to wait for the next such step in ms,
  * -1 for as long as it takes. */
 static int enforce_grace(launch *run) {
-    if (run->n_failed == 0 || run->options->others_go_on || run->ending_signal == SIGKILL)
+    const bool go_on = run->options->others_go_on;
+    const double since_s = go_on ? run->first_done_s : run->first_failure_s;
+    if ((go_on ? since_s <= 0 : run->n_failed == 0) || run->ending_signal == SIGKILL)
         return -1;
     const double grace_s = run->options->grace_s;
-    const double due_s = run->first_failure_s + grace_s * (run->ending_signal == 0 ? 1 : 2);
+    const double due_s = since_s + grace_s * (run->ending_signal == 0 ? 1 : 2);
     const double left_s = due_s - bl_now_s();
     if (left_s > 0)
         return left_s < 1e6 ? (int)(left_s * 1e3) + 1 : -1;
@@ -304,14 +309,15 @@ static void fill_ends(launch *run) {
     }
 }
 
-/* How likely a failed rank is the cause of it all; less is likelier. */
+/* How likely a failed rank is the cause of it all; less is likelier. Where the others go on after a
+ * death, what ended them is the cause, and they have said it. */
 static int cause_class(const launch *run, int rank) {
     const bl_rank_end *end = &run->ends[rank];
     if (end->ended_by_us)
-        return 3;
+        return 4;
     if (!run->children[rank].report.has_ended || end->signal != 0)
-        return 0;
-    return end->status == BL_ERR_PEER ? 2 : 1;
+        return run->options->others_go_on ? 2 : 0;
+    return end->status == BL_ERR_PEER ? 3 : 1;
 }
 
 static int find_cause(const launch *run) {

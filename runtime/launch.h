@@ -69,7 +69,9 @@ typedef struct bl_rank_end {
 typedef struct bl_launch_options {
     double grace_s;          /* between a first failure and SIGTERM, and from there to SIGKILL */
     size_t max_result_bytes; /* per rank; more is an error of that rank */
-    bool others_go_on;       /* a failure ends no other rank: for ranks that survive losses */
+    /* A failure ends no other rank: for ranks that survive losses. When the first of them is done,
+     * those that still run have grace_s: a rank that was given up as lost may stand still. */
+    bool others_go_on;
     /* Optional: called in the launcher once all ranks have been forked, e.g. to tell their pids. */
     void (*started)(const int *pids, int n_ranks, void *user);
 } bl_launch_options;

@@ -11,8 +11,11 @@ bl_status bl_mailroom_create(int n_ranks, bl_mailroom *out, bl_error *err) {
     bl_status st = BL_CALLOC(room.boxes, (size_t)n_ranks * BL_N_CHANNELS, err);
     if (st == BL_OK)
         st = BL_CALLOC(room.peers, n_ranks, err);
+    if (st == BL_OK)
+        st = BL_CALLOC(room.forgiven, n_ranks, err);
     if (st < 0) {
         free(room.boxes);
+        free(room.peers);
         return st;
     }
     *out = room;
@@ -32,6 +35,7 @@ void bl_mailroom_free(bl_mailroom *room) {
         free_from(room->boxes[i].first);
     free(room->boxes);
     free(room->peers);
+    free(room->forgiven);
     *room = (bl_mailroom){0};
 }
 
@@ -98,7 +102,7 @@ size_t bl_mailbox_take(bl_mailbox *box, bl_message *out) {
 
 int bl_mailroom_lost(const bl_mailroom *room) {
     for (int peer = 0; peer < room->n_ranks; peer++) {
-        if (bl_peer_is_lost(room->peers[peer]))
+        if (bl_peer_is_lost(room->peers[peer]) && !room->forgiven[peer])
             return peer;
     }
     return -1;

@@ -49,6 +49,7 @@ typedef struct bl_mailroom {
     int n_ranks;
     bl_mailbox *boxes;       /* [BL_N_CHANNELS][n_ranks] */
     bl_peer_state *peers;    /* [n_ranks] */
+    bool *forgiven;          /* [n_ranks] lost, known, and no longer a reason to end a collective */
     int turn[BL_N_CHANNELS]; /* where the next look around for any peer starts */
 } bl_mailroom;
 
@@ -87,7 +88,7 @@ const bl_message *bl_mailbox_peek(const bl_mailbox *box);
 /* Take it out; only after a peek that found one. Returns its weight. */
 size_t bl_mailbox_take(bl_mailbox *box, bl_message *out);
 
-/* Lowest peer that is lost, or -1. */
+/* Lowest peer that is lost and not forgiven, or -1. */
 int bl_mailroom_lost(const bl_mailroom *room);
 
 #endif

@@ -233,13 +233,32 @@ static void rest(void) {
     nanosleep(&millisecond, NULL);
 }
 
+/* A step, taken again without the ranks that were lost in it. */
+static bl_status step(serving *server, int n_chunks, int64_t left, bl_step_result *result,
+                      bl_error *err) {
+    const bl_serve_options *o = server->options;
+    for (;;) {
+        bl_error why = BL_ERROR_INIT;
+        bl_status st = bl_engine_step(server->engine, server->chunks, n_chunks, left, result, &why);
+        if (st == BL_ERR_PEER && o->recover != NULL) {
+            why = BL_ERROR_INIT;
+            st = o->recover(o->recover_user, &why);
+            if (st >= 0)
+                continue;
+        }
+        if (st < 0 && err != NULL)
+            *err = why;
+        return st;
+    }
+}
+
 static bl_status serve_steps(serving *server, bl_error *err) {
     for (;;) {
         bl_step_result result;
         BL_TRY(admit(server, err));
         const int n_chunks = fill_chunks(server);
         const int64_t left = (int64_t)server->n_active + server->n_waiting;
-        BL_TRY(bl_engine_step(server->engine, server->chunks, n_chunks, left, &result, err));
+        BL_TRY(step(server, n_chunks, left, &result, err));
         take_tokens(server, n_chunks);
         if (result.all_tokens > 0)
             BL_TRY(bl_serve_log_step(server->log, &result, err));

@@ -28,6 +28,10 @@ typedef struct bl_serve_options {
     int prefill_tokens; /* tokens of one prompt fed per step at most; 0: all of it */
     bool keep_prefixes;
     bl_sampling sampling;
+    /* Optional: a step failed because a rank was lost; agree with the others on how to go on
+     * (bl_engine_restart()). BL_OK: the step is taken again. */
+    bl_status (*recover)(void *user, bl_error *err);
+    void *recover_user;
 } bl_serve_options;
 
 typedef struct bl_completion {

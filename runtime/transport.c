@@ -133,6 +133,12 @@ static bl_status wait_for(bl_transport *transport, int peer, bl_channel channel,
     const bl_mailbox *box = bl_mailroom_box(transport->room, channel, peer);
     for (;;) {
         const bl_message *next = bl_mailbox_peek(box);
+        if (next != NULL && next->mark < transport->floor[channel]) {
+            bl_message old;
+            take(transport, channel, peer, &old);
+            bl_message_free(&old);
+            continue;
+        }
         if (next != NULL && next->mark != mark)
             return bl_fail(err, BL_ERR_STATE,
                            "rank %d expected message %llu of rank %d on channel %s and got %llu: "
@@ -221,6 +227,23 @@ int bl_transport_lost(bl_transport *transport) {
     const int lost = bl_mailroom_lost(transport->room);
     transport->ops->leave(transport);
     return lost;
+}
+
+bool bl_transport_is_lost(bl_transport *transport, int rank) {
+    transport->ops->enter(transport);
+    const bool lost = bl_peer_is_lost(transport->room->peers[rank]);
+    transport->ops->leave(transport);
+    return lost;
+}
+
+void bl_transport_forgive(bl_transport *transport, int rank) {
+    transport->ops->enter(transport);
+    transport->room->forgiven[rank] = true;
+    transport->ops->leave(transport);
+}
+
+void bl_transport_set_floor(bl_transport *transport, bl_channel channel, uint64_t mark) {
+    transport->floor[channel] = mark;
 }
 
 /* ---- closing ------------------------------------------------------------------------------- */

@@ -102,8 +102,15 @@ bl_status bl_transport_await(bl_transport *transport, bl_channel channel, double
 
 void bl_message_free(bl_message *message); /* safe on a zeroed struct */
 
-/* Lowest rank known to be lost, or -1. */
+/* Lowest rank known to be lost and not forgiven, or -1; whether one rank is lost, forgiven or not. */
 int bl_transport_lost(bl_transport *transport);
+bool bl_transport_is_lost(bl_transport *transport, int rank);
+
+/* After a loss the others may go on. To forgive a lost rank means that its loss is known: it ends no
+ * further collective. A floor on a channel has messages with lower marks dropped where a receive finds
+ * them: what was left of a collective that broke off. */
+void bl_transport_forgive(bl_transport *transport, int rank);
+void bl_transport_set_floor(bl_transport *transport, bl_channel channel, uint64_t mark);
 
 /* Bytes and messages sent to other ranks so far (what a rank sends itself crosses no link), over
  * one channel or all (channel -1). */

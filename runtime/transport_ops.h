@@ -47,6 +47,7 @@ struct bl_transport {
     double deadline_s;
     double silence_s;                  /* after which an unheard peer is lost; 0: never */
     bl_mailroom *room;                 /* this rank's; owned by the back end */
+    uint64_t floor[BL_N_CHANNELS];     /* messages with lower marks are dropped */
     uint64_t self_sent[BL_N_CHANNELS]; /* number of the next message to itself */
     uint64_t sent_bytes[BL_N_CHANNELS], sent_messages[BL_N_CHANNELS];
 };

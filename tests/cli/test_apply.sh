@@ -150,7 +150,7 @@ lost_server() { # the rank that serves the socket dies, its launcher does not
     ranks=$(cat /proc/$run_pid/task/*/children)
     kill -KILL "${ranks%% *}"
     wait $run_pid
-    [ $? -eq 1 ] && run_pid= && grep -q "rank 0 was ended by signal 9" "$work/run.err" &&
+    [ $? -eq 1 ] && run_pid= && grep -q "expert [0-9]*: .* was on lost ranks alone" "$work/run.err" &&
         [ ! -e "$socket" ]
 }
 check "a run that lost the rank behind the socket removes it" lost_server

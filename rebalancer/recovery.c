@@ -1,0 +1,398 @@
+#include "rebalancer/recovery.h"
+
+#include "core/mem.h"
+#include "core/progress.h"
+#include "rebalancer/cover.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define HEADER_BYTES ((size_t)24)
+/* More than the transaction ever looks ahead, so that whatever was promised is due. */
+#define STEPS_AHEAD 4096
+#define EXCHANGES_AHEAD 65536
+
+static const char MAGIC[4] = {'B', 'L', 'V', '1'};
+
+/* The latest word of a rank. */
+typedef struct word {
+    bool said;
+    uint64_t step, sequence;
+    bool *lost; /* [n_ranks] */
+    int n_history;
+    unsigned char *history; /* [n_history][set_bytes] */
+} word;
+
+struct bl_recovery {
+    bl_agent *agent;
+    bl_store *store;
+    bl_transport *transport;
+    bl_recovery_load_fn *load;
+    void *user;
+    double deadline_s;
+    int rank, n_ranks;
+    size_t set_bytes;
+    bool *lost;  /* [n_ranks] recovered from */
+    bool *knows; /* [n_ranks] what this rank says to be lost, in the recovery at hand */
+    word *words; /* [n_ranks] */
+    int n_history;
+    unsigned char *history; /* [n_history][set_bytes] */
+    bl_orphan *orphans;     /* [n_experts] */
+};
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+bl_status bl_recovery_create(bl_agent *agent, bl_store *store, bl_transport *transport,
+                             bl_recovery_load_fn *load, void *user, double deadline_s,
+                             bl_recovery **out, bl_error *err) {
+    bl_recovery *r;
+    BL_TRY(BL_CALLOC(r, 1, err));
+    r->agent = agent;
+    r->store = store;
+    r->transport = transport;
+    r->load = load;
+    r->user = user;
+    r->deadline_s = deadline_s;
+    r->rank = bl_transport_rank(transport);
+    r->n_ranks = bl_transport_n_ranks(transport);
+    r->set_bytes = ((size_t)r->n_ranks + 7) / 8;
+    bl_status st = BL_CALLOC(r->lost, r->n_ranks, err);
+    if (st >= 0)
+        st = BL_CALLOC(r->knows, r->n_ranks, err);
+    if (st >= 0)
+        st = BL_CALLOC(r->words, r->n_ranks, err);
+    for (int rank = 0; st >= 0 && rank < r->n_ranks; rank++)
+        st = BL_CALLOC(r->words[rank].lost, r->n_ranks, err);
+    if (st >= 0) /* each loss is repaired once */
+        st = BL_CALLOC(r->history, (size_t)r->n_ranks * r->set_bytes, err);
+    if (st >= 0)
+        st = BL_CALLOC(r->orphans, bl_agent_map(agent, 0)->n_experts, err);
+    if (st < 0) {
+        bl_recovery_free(r);
+        return st;
+    }
+    *out = r;
+    return BL_OK;
+}
+
+void bl_recovery_free(bl_recovery *r) {
+    if (r == NULL)
+        return;
+    for (int rank = 0; r->words != NULL && rank < r->n_ranks; rank++) {
+        free(r->words[rank].lost);
+        free(r->words[rank].history);
+    }
+    free(r->words);
+    free(r->lost);
+    free(r->knows);
+    free(r->history);
+    free(r->orphans);
+    free(r);
+}
+
+const bool *bl_recovery_lost(const bl_recovery *r) {
+    return r->lost;
+}
+
+bool bl_recovery_is_due(const bl_recovery *r) {
+    for (int rank = 0; rank < r->n_ranks; rank++) {
+        if (!bl_agent_lives(r->agent, rank) && !r->lost[rank])
+            return true;
+    }
+    return false;
+}
+
+/* ---- words ----------------------------------------------------------------------------------- */
+
+static void put(unsigned char *at, uint64_t value, int n_bytes) {
+    for (int i = 0; i < n_bytes; i++)
+        at[i] = (unsigned char)(value >> (8 * i));
+}
+
+static uint64_t get(const unsigned char *at, int n_bytes) {
+    uint64_t value = 0;
+    for (int i = 0; i < n_bytes; i++)
+        value |= (uint64_t)at[i] << (8 * i);
+    return value;
+}
+
+static void pack(const bool *set, int n, unsigned char *bits) {
+    memset(bits, 0, ((size_t)n + 7) / 8);
+    for (int i = 0; i < n; i++) {
+        if (set[i])
+            bits[i / 8] = (unsigned char)(bits[i / 8] | 1u << (i % 8));
+    }
+}
+
+static void unpack(const unsigned char *bits, int n, bool *set) {
+    for (int i = 0; i < n; i++)
+        set[i] = (bits[i / 8] >> (i % 8) & 1) != 0;
+}
+
+bool bl_recovery_is_word(const void *data, size_t bytes) {
+    return bytes >= HEADER_BYTES && memcmp(data, MAGIC, sizeof MAGIC) == 0;
+}
+
+void bl_recovery_hear(bl_recovery *r, int from, const void *data, size_t bytes) {
+    const unsigned char *at = data;
+    if (!bl_recovery_is_word(data, bytes) || from < 0 || from >= r->n_ranks)
+        return;
+    const uint64_t n = get(at + 4, 4);
+    if (n > (uint64_t)r->n_ranks || bytes != HEADER_BYTES + (size_t)(n + 1) * r->set_bytes)
+        return;
+    word *w = &r->words[from];
+    unsigned char *history = bl_calloc((size_t)n, r->set_bytes);
+    if (history == NULL)
+        return; /* the sender is waited for until the deadline */
+    memcpy(history, at + HEADER_BYTES + r->set_bytes, (size_t)n * r->set_bytes);
+    free(w->history);
+    w->history = history;
+    w->n_history = (int)n;
+    w->step = get(at + 8, 8);
+    w->sequence = get(at + 16, 8);
+    unpack(at + HEADER_BYTES, r->n_ranks, w->lost);
+    w->said = true;
+}
+
+/* Tell all living ranks, this one too. A rank that cannot be told is lost, which the agent notices. */
+static bl_status speak(bl_recovery *r, uint64_t step, uint64_t sequence, bl_error *err) {
+    const size_t bytes = HEADER_BYTES + ((size_t)r->n_history + 1) * r->set_bytes;
+    unsigned char *data;
+    BL_TRY(BL_CALLOC(data, bytes, err));
+    memcpy(data, MAGIC, sizeof MAGIC);
+    put(data + 4, (uint64_t)r->n_history, 4);
+    put(data + 8, step, 8);
+    put(data + 16, sequence, 8);
+    pack(r->knows, r->n_ranks, data + HEADER_BYTES);
+    memcpy(data + HEADER_BYTES + r->set_bytes, r->history, (size_t)r->n_history * r->set_bytes);
+    bl_recovery_hear(r, r->rank, data, bytes);
+    for (int to = 0; to < r->n_ranks; to++) {
+        if (to != r->rank && !r->knows[to])
+            bl_agent_tell(r->agent, to, data, bytes, NULL);
+    }
+    free(data);
+    return BL_OK;
+}
+
+/* ---- 1. agree -------------------------------------------------------------------------------- */
+
+/* Whom the agent knows to be lost; true when that is news. */
+static bool look_for_losses(bl_recovery *r) {
+    bool news = false;
+    for (int rank = 0; rank < r->n_ranks; rank++) {
+        if (bl_agent_lives(r->agent, rank) || r->knows[rank])
+            continue;
+        r->knows[rank] = news = true;
+    }
+    return news;
+}
+
+/* The lowest living rank that has not said the same, or -1. */
+static int first_dissenter(const bl_recovery *r) {
+    for (int rank = 0; rank < r->n_ranks; rank++) {
+        const word *w = &r->words[rank];
+        if (!r->knows[rank] &&
+            (!w->said || memcmp(w->lost, r->knows, sizeof *r->knows * (size_t)r->n_ranks) != 0))
+            return rank;
+    }
+    return -1;
+}
+
+static void rest(void) {
+    const struct timespec pause = {0, 200000};
+    nanosleep(&pause, NULL);
+}
+
+static bl_status agree(bl_recovery *r, uint64_t step, uint64_t sequence, double until_s,
+                       bl_error *err) {
+    for (bool news = true;;) {
+        BL_TRY(bl_agent_hear(r->agent, err));
+        BL_TRY(bl_agent_check(r->agent, err));
+        news = look_for_losses(r) || news;
+        if (news)
+            BL_TRY(speak(r, step, sequence, err));
+        news = false;
+        const int missing = first_dissenter(r);
+        if (missing < 0)
+            return BL_OK;
+        if (bl_now_s() > until_s)
+            return bl_fail(err, BL_ERR_TIMEOUT,
+                           "rank %d did not say within %g s how it goes on after a loss", missing,
+                           r->deadline_s);
+        rest();
+    }
+}
+
+/* ---- 2. settle ------------------------------------------------------------------------------- */
+
+static bl_status settle(bl_recovery *r, uint64_t step, double until_s, bl_error *err) {
+    for (;;) {
+        BL_TRY(bl_agent_at_step(r->agent, step, err));
+        if (bl_agent_is_settled(r->agent))
+            return BL_OK;
+        if (bl_now_s() > until_s)
+            return bl_fail(err, BL_ERR_TIMEOUT,
+                           "the move that was under way did not end within %g s after a loss",
+                           r->deadline_s);
+        rest();
+    }
+}
+
+/* ---- 3. cover -------------------------------------------------------------------------------- */
+
+/* Load this rank's orphans among orphans[first .. end - 1] and commit a layer with all of these. */
+static bl_status commit_some(bl_recovery *r, const bl_layer_placement *next, int first, int end,
+                             bl_recovered *out, bl_error *err) {
+    bl_arrival arrivals[BL_WAVE_MAX_ARRIVALS];
+    int n = 0;
+    bl_status st = BL_OK;
+    for (int i = first; i < end && st >= 0; i++) {
+        if (r->orphans[i].rank != r->rank)
+            continue;
+        bl_arrival *arrival = &arrivals[n];
+        st = bl_store_reserve(r->store, &arrival->spare, err);
+        if (st < 0)
+            break;
+        n++;
+        arrival->expert = r->orphans[i].expert;
+        st = r->load(r->user, next->layer, arrival->expert,
+                     bl_store_spare(r->store, arrival->spare), err);
+    }
+    if (st >= 0)
+        st = bl_store_commit(r->store, next, arrivals, n, err);
+    for (int i = 0; i < n && st < 0; i++)
+        bl_store_unreserve(r->store, arrivals[i].spare);
+    BL_TRY(st);
+    bl_store_retire(r->store, next->layer); /* no step is running */
+    out->n_loaded += n;
+    return BL_OK;
+}
+
+/* As many orphans, in order, as every rank has spares for. */
+static int end_of_batch(const bl_recovery *r, int first, int n_orphans, int *per_rank) {
+    const int spares = bl_agent_spares(r->agent);
+    const int most = spares < BL_WAVE_MAX_ARRIVALS ? spares : BL_WAVE_MAX_ARRIVALS;
+    memset(per_rank, 0, sizeof *per_rank * (size_t)r->n_ranks);
+    int end = first;
+    while (end < n_orphans && per_rank[r->orphans[end].rank] < most)
+        per_rank[r->orphans[end++].rank]++;
+    return end;
+}
+
+static bl_status cover_layer(bl_recovery *r, const bl_layer_placement *now, const bool *lost,
+                             int *per_rank, bl_recovered *out, bl_error *err) {
+    bl_layer_placement goal, next;
+    int n_orphans, end = 0;
+    bool changed;
+    BL_TRY(bl_cover(now, lost, &goal, r->orphans, &n_orphans, &changed, err));
+    if (!changed)
+        return BL_OK;
+    /* Until the last batch the slots of lost ranks go on speaking for the orphans that have no copy
+     * yet: a placement covers every expert. */
+    bl_status st = bl_layer_placement_copy(now, &next, err);
+    if (st >= 0 && n_orphans > 0 && bl_agent_spares(r->agent) < 1)
+        st = bl_fail_at(err, BL_ERR_STATE, bl_at_expert(NULL, goal.layer, r->orphans[0].expert),
+                        "was on lost ranks alone, and there is no spare buffer to load it into; "
+                        "start the ranks with at least one spare");
+    for (int first = 0; st >= 0 && (first == 0 || first < n_orphans); first = end) {
+        end = end_of_batch(r, first, n_orphans, per_rank);
+        for (int i = first; i < end; i++)
+            next.expert[r->orphans[i].slot] = r->orphans[i].expert;
+        if (end == n_orphans)
+            memcpy(next.expert, goal.expert, sizeof *goal.expert * (size_t)bl_layer_n_slots(&goal));
+        next.epoch++;
+        st = commit_some(r, &next, first, end, out, err);
+        if (n_orphans == 0)
+            break;
+    }
+    out->n_orphans += st >= 0 ? n_orphans : 0;
+    bl_layer_placement_free(&goal);
+    bl_layer_placement_free(&next);
+    return st;
+}
+
+static bl_status cover(bl_recovery *r, const bool *lost, bl_recovered *out, bl_error *err) {
+    const bl_layer_placement *map;
+    int *per_rank;
+    BL_TRY(BL_CALLOC(per_rank, r->n_ranks, err));
+    bl_status st = BL_OK;
+    for (int l = 0; st >= 0 && (map = bl_agent_map(r->agent, l)) != NULL; l++) {
+        bl_layer_placement now; /* commits replace the store's own */
+        st = bl_layer_placement_copy(map, &now, err);
+        if (st < 0)
+            break;
+        st = cover_layer(r, &now, lost, per_rank, out, err);
+        bl_layer_placement_free(&now);
+    }
+    free(per_rank);
+    return st;
+}
+
+/* Repair what others have repaired and this rank has not, then the loss at hand. */
+static bl_status repair(bl_recovery *r, bl_recovered *out, bl_error *err) {
+    const word *longest = &r->words[r->rank];
+    for (int rank = 0; rank < r->n_ranks; rank++) {
+        if (!r->knows[rank] && r->words[rank].n_history > longest->n_history)
+            longest = &r->words[rank];
+    }
+    bool *lost;
+    BL_TRY(BL_CALLOC(lost, r->n_ranks, err));
+    bl_status st = BL_OK;
+    while (st >= 0 && r->n_history < longest->n_history) {
+        const unsigned char *set = longest->history + (size_t)r->n_history * r->set_bytes;
+        memcpy(r->history + (size_t)r->n_history * r->set_bytes, set, r->set_bytes);
+        r->n_history++;
+        unpack(set, r->n_ranks, lost);
+        st = cover(r, lost, out, err);
+    }
+    free(lost);
+    BL_TRY(st);
+    if (r->n_history == r->n_ranks)
+        return bl_fail(err, BL_ERR_INTERNAL, "more losses than ranks");
+    pack(r->knows, r->n_ranks, r->history + (size_t)r->n_history++ * r->set_bytes);
+    return cover(r, r->knows, out, err);
+}
+
+/* ---- 4. go on -------------------------------------------------------------------------------- */
+
+static void find_goal(const bl_recovery *r, bl_recovered *out) {
+    for (int rank = 0; rank < r->n_ranks; rank++) {
+        const word *w = &r->words[rank];
+        if (r->knows[rank])
+            continue;
+        out->step = w->step > out->step ? w->step : out->step;
+        out->sequence = w->sequence > out->sequence ? w->sequence : out->sequence;
+    }
+    out->step += STEPS_AHEAD;
+    out->sequence += EXCHANGES_AHEAD;
+}
+
+bl_status bl_recovery_run(bl_recovery *r, uint64_t step, uint64_t sequence, bl_recovered *out,
+                          bl_error *err) {
+    const double until_s = bl_now_s() + r->deadline_s;
+    bl_recovered made = {0};
+    BL_TRY(bl_agent_hear(r->agent, err));
+    if (!bl_recovery_is_due(r))
+        return bl_fail(err, BL_ERR_PEER, "the step failed, and no rank is known to be lost");
+    for (;;) {
+        BL_TRY(agree(r, step, sequence, until_s, err));
+        made.step = made.sequence = 0;
+        find_goal(r, &made);
+        BL_TRY(settle(r, made.step, until_s, err));
+        step = made.step;
+        if (!look_for_losses(r))
+            break;
+        BL_TRY(speak(r, step, sequence, err)); /* another one, meanwhile */
+    }
+    BL_TRY(repair(r, &made, err));
+    for (int rank = 0; rank < r->n_ranks; rank++) {
+        if (!r->knows[rank])
+            continue;
+        made.n_lost += !r->lost[rank];
+        r->lost[rank] = true;
+        bl_transport_forgive(r->transport, rank);
+    }
+    *out = made;
+    return BL_OK;
+}

@@ -1,0 +1,146 @@
+#!/bin/bash
+# Ranks die while they serve: the others go on, and what they answer does not change.
+. tests/tap.sh
+model=examples/tiny-moe
+socket=$work/s
+run_pid=
+trap '[ -n "$run_pid" ] && kill -KILL $run_pid 2>/dev/null; rm -rf "$work"' EXIT
+
+for text in python french json english; do
+    for i in 0 1 2 3; do
+        [ -s "$work/prompts" ] && echo ---
+        printf '#%s\n' "$(tail -c +$((i * 60 + 1)) "$model/prompts/$text.txt" | head -c 60 | tr -d '\n')"
+    done
+done >"$work/prompts"
+n_prompts=16
+"$ballast" run -n 4 --model $model --prompts "$work/prompts" --max-tokens 24 --json >"$work/reference"
+texts() { tr -d '\n' <"$1" | sed 's/.*"texts": *\[//; s/\], *"tokens".*//'; }
+
+status() { "$ballast" status --socket "$socket" --json 2>/dev/null | tr -d '\n' | grep -oE "\"$1\": ?[^,}]*" | head -1 | sed 's/^[^:]*: *//; s/"//g'; }
+start() { # REPEAT OPTION...
+    "$ballast" run -n 4 --model $model --prompts "$work/prompts" --max-tokens 24 --batch 2 --repeat "$1" \
+        --socket "$socket" "${@:2}" >"$work/out" 2>"$work/err" &
+    run_pid=$!
+    for _ in $(seq 600); do
+        [ "$(status state)" = stable ] && break
+        sleep 0.05
+    done
+    ranks=($(cat /proc/$run_pid/task/*/children))
+    [ ${#ranks[@]} -eq 4 ]
+}
+# The run ends by itself within a minute; prints its exit code.
+ends() {
+    for _ in $(seq 1200); do
+        kill -0 $run_pid 2>/dev/null || break
+        sleep 0.05
+    done
+    if kill -0 $run_pid 2>/dev/null; then
+        echo "# it hangs"
+        kill -KILL $run_pid
+    fi
+    wait $run_pid
+    code=$?
+    run_pid=
+    return $code
+}
+# Continuations of the living are those of a run in which nobody died: request i is of rank i mod 4.
+# Requests that were cut off by a stop begin like them. RANKS: the dead.
+survivors_are_exact() { # RANKS [LEAST]
+    "$ballast" run -n 4 --model $model --prompts "$work/prompts" --max-tokens 24 >"$work/whole" 2>/dev/null
+    awk -v dead=" $1 " -v n=$n_prompts -v least="${2:-8}" '
+        BEGIN { RS = "(^|\n)---\n" }
+        { sub(/\n$/, "") }
+        NR == FNR { want[NR - 1] = $0; next }
+        { i = FNR - 1
+          if (index(dead, " " (i % 4) " ")) { next }
+          text = want[i % n]
+          if ($0 == text) full++
+          else if (substr(text, 1, length($0)) == $0) cut++
+          else { print "# continuation " i " differs"; bad = 1 } }
+        END { print "# " full " continuations are equal, " cut + 0 " cut off"; exit bad || full < least }' \
+        "$work/whole" "$work/out"
+}
+
+# ---- one rank -----------------------------------------------------------------------------------
+
+lose() { # SIGNAL RANK...: while it serves
+    local signal=$1
+    shift
+    sleep 0.2
+    for rank in "$@"; do kill -"$signal" "${ranks[$rank]}"; done
+}
+one() { # RANK
+    start 12 --slots 44 --spares 2 && lose KILL "$1" && ! ends && [ $code -eq 1 ] &&
+        grep -q "lost so far: rank $1; 3 ranks go on" "$work/err" &&
+        grep -q "rank $1 was ended by signal 9" "$work/err"
+}
+check "a rank is killed, the others go on and end" one 2
+check "and answer as if nothing had happened" survivors_are_exact 2 100
+check "the rank that leads is killed, the others go on" one 0
+check "and answer as if nothing had happened" survivors_are_exact 0 100
+
+# ---- in the middle of a move --------------------------------------------------------------------
+# Plans follow each other as fast as they can, a few bytes per step; ranks die at some phase of one.
+
+moving() { # RANK: of 64 slots, so that everything can be covered by two ranks
+    local seed=0
+    start 24 --slots 64 --spares 1 --move-bytes 32K || return 1
+    (while [ "$(status lost)" = "[]" ]; do
+        seed=$((seed + 1))
+        "$BUILD/tests/tools/random_plan" $((seed + 100)) $model 4 16 0 >"$work/plan"
+        timeout 20 "$ballast" apply --force "$work/plan" --socket "$socket" --wait >/dev/null 2>&1
+    done) &
+    local mover=$!
+    sleep 0.$((RANDOM % 8 + 1))
+    kill -KILL "${ranks[$1]}"
+    ends
+    kill $mover 2>/dev/null
+    wait $mover 2>/dev/null
+    [ $code -eq 1 ] && grep -q "lost so far: rank $1; 3 ranks go on" "$work/err"
+}
+for rank in 3 0 1; do
+    check "rank $rank dies while experts move, the others go on" moving $rank
+    check "and answer as if nothing had happened" survivors_are_exact $rank 100
+done
+
+# ---- more than one ------------------------------------------------------------------------------
+
+two() { # one after the other; rank 0 stays, so that half of four is enough
+    start 40 --slots 64 --spares 2 --journal "$work/journal" && lose KILL 3 && sleep 0.3 && lose KILL 2 && ! ends &&
+        grep -q "lost so far: rank 2 3; 2 ranks go on" "$work/err"
+}
+check "two ranks die one after the other" two
+check "and the others answer as if nothing had happened" survivors_are_exact "2 3" 50
+check "the journal tells" [ "$(grep -c '"what":"loss"' "$work/journal")" -eq 2 ]
+
+operator() {
+    start 100000 --slots 64 --spares 2 && lose KILL 0 || return 1
+    for _ in $(seq 200); do
+        [ "$(status state)" = stable ] && break
+        sleep 0.05
+    done
+    "$ballast" status --socket "$socket" | grep -q '^lost      rank 0$' || return 1
+    kill -TERM $run_pid
+    ends
+    true
+}
+check "the next rank answers the operator when the first is lost" operator
+check "and what was decoded is right" survivors_are_exact 0 1
+
+stopped() { # it is not dead, it stands still; the others notice by its silence
+    start 40 --slots 64 --spares 2 && lose STOP 3 && ! ends && grep -q "lost so far: rank 3; 3 ranks go on" "$work/err"
+}
+check "a rank that is stopped counts as lost, and does not hold up the end" stopped
+check "the others answer as if nothing had happened" survivors_are_exact 3 100
+
+uncoverable() { # 32 experts, 24 slots left
+    start 100 --slots 32 --spares 2 && lose KILL 1 && ! ends &&
+        grep -qE "layer [0-9]+: expert [0-9]+: rank [0-9]+: was on lost ranks alone, and no living rank has a slot left" "$work/err" &&
+        [ "$(wc -l <"$work/err")" -eq 1 ]
+}
+check "what cannot be covered is named" uncoverable
+minority() {
+    start 100 --slots 64 --spares 2 && lose KILL 0 1 2 && ! ends && grep -q "too few ranks are left" "$work/err"
+}
+check "a minority does not go on" minority
+finish

@@ -1,0 +1,147 @@
+/* Who serves what only lost ranks held: every expert has a living copy afterwards, or is named. */
+#include "tests/support/support.h"
+
+#include "core/rng.h"
+#include "rebalancer/cover.h"
+
+#include <string.h>
+
+enum { MAX_RANKS = 8, MAX_SLOTS = 6, MAX_EXPERTS = 24 };
+
+static bl_placement one_layer(int n_ranks, const int *slots, int n_experts, const int *experts) {
+    bl_error err;
+    bl_placement made;
+    const int layer = 3;
+    assert_ok(bl_placement_create(n_ranks, n_experts, &layer, 1, slots, &made, &err));
+    for (int slot = 0; slot < bl_layer_n_slots(&made.layers[0]); slot++)
+        made.layers[0].expert[slot] = experts[slot];
+    made.layers[0].epoch = 7;
+    return made;
+}
+
+static const int two_each[] = {2, 2, 2, 2};
+
+/* The drawing in cover.h, with one rank more to hold expert 4. */
+static void test_worked_example(void **state) {
+    (void)state;
+    bl_error err;
+    bl_placement p = one_layer(4, two_each, 5, (const int[]){0, 1, 2, 0, 3, 4, 1, -1});
+    bl_layer_placement out;
+    bl_orphan orphans[5];
+    int n_orphans;
+    bool changed;
+    assert_ok(bl_cover(&p.layers[0], (const bool[]){false, false, true, false}, &out, orphans,
+                       &n_orphans, &changed, &err));
+    assert_true(changed);
+    assert_int_equal(n_orphans, 2);
+    assert_int_equal(orphans[0].expert, 3); /* to the first rank that can give something away */
+    assert_int_equal(orphans[0].rank, 0);
+    assert_int_equal(orphans[1].expert, 4); /* to one that has got nothing yet: the empty slot */
+    assert_int_equal(orphans[1].rank, 3);
+    const int32_t want[] = {3, 1, 2, 0, -1, -1, 1, 4};
+    assert_memory_equal(out.expert, want, sizeof want);
+    assert_int_equal(out.epoch, 8);
+    assert_ok(bl_layer_placement_check(&out, NULL, &err));
+    bl_layer_placement_free(&out);
+
+    assert_ok(bl_cover(&p.layers[0], (const bool[]){false, false, false, false}, &out, orphans,
+                       &n_orphans, &changed, &err));
+    assert_false(changed);
+    bl_placement_free(&p);
+}
+
+static void test_what_has_no_place_is_named(void **state) {
+    (void)state;
+    bl_error err;
+    bl_placement p = one_layer(4, two_each, 8, (const int[]){0, 1, 2, 3, 4, 5, 6, 7});
+    bl_layer_placement out;
+    bl_orphan orphans[8];
+    int n_orphans;
+    bool changed;
+    assert_fails(bl_cover(&p.layers[0], (const bool[]){false, false, true, false}, &out, orphans,
+                          &n_orphans, &changed, &err),
+                 BL_ERR_INFEASIBLE, "no living rank has a slot left for it (nor for 1 more)");
+    assert_int_equal(err.layer, 3);
+    assert_int_equal(err.expert, 4);
+    bl_placement_free(&p);
+}
+
+/* Any placement, any loss: either everything is covered, by as few orphans as can be, without a copy
+ * on a lost rank and without taking what stays from a rank that does not give it away; or there
+ * really is too little room, counted by hand. */
+static void run_random_case(bl_rng *rng) {
+    bl_error err;
+    int slots[MAX_RANKS], experts[MAX_RANKS * MAX_SLOTS], total = 0, living_slots = 0;
+    bool lost[MAX_RANKS];
+    const int n_ranks = 2 + (int)bl_rng_below(rng, MAX_RANKS - 1);
+    for (int rank = 0; rank < n_ranks; rank++) {
+        total += slots[rank] = 1 + (int)bl_rng_below(rng, MAX_SLOTS);
+        lost[rank] = bl_rng_below(rng, 3) == 0;
+        living_slots += lost[rank] ? 0 : slots[rank];
+    }
+    const int most = total < MAX_EXPERTS ? total : MAX_EXPERTS;
+    const int n_experts = 1 + (int)bl_rng_below(rng, (uint32_t)most);
+    for (int slot = 0; slot < total; slot++)
+        experts[slot] = BL_NO_EXPERT;
+    bl_placement p = one_layer(n_ranks, slots, n_experts, experts);
+    bl_layer_placement *layer = &p.layers[0], out;
+    for (int expert = 0; expert < n_experts; expert++) {
+        int slot;
+        do
+            slot = (int)bl_rng_below(rng, (uint32_t)total);
+        while (layer->expert[slot] != BL_NO_EXPERT);
+        layer->expert[slot] = expert;
+    }
+    for (int slot = 0; slot < total; slot++) {
+        const int expert = (int)bl_rng_below(rng, (uint32_t)n_experts);
+        if (layer->expert[slot] == BL_NO_EXPERT &&
+            bl_layer_find(layer, bl_layer_rank_of(layer, slot), expert) < 0)
+            layer->expert[slot] = expert;
+    }
+    bl_orphan orphans[MAX_EXPERTS];
+    int n_orphans, without = 0;
+    bool changed;
+    for (int expert = 0; expert < n_experts; expert++) {
+        bool lives = false;
+        for (int rank = 0; rank < n_ranks; rank++)
+            lives = lives || (!lost[rank] && bl_layer_find(layer, rank, expert) >= 0);
+        without += !lives;
+    }
+    const bl_status st = bl_cover(layer, lost, &out, orphans, &n_orphans, &changed, &err);
+    if (living_slots < n_experts) {
+        assert_int_equal(st, BL_ERR_INFEASIBLE);
+    } else if (changed) {
+        assert_ok(st);
+        assert_int_equal(n_orphans, without);
+        assert_ok(bl_layer_placement_check(&out, NULL, &err));
+        int kept = 0, had = 0;
+        for (int rank = 0; rank < n_ranks; rank++) {
+            for (int slot = out.begin[rank]; slot < out.begin[rank + 1]; slot++) {
+                assert_true(!lost[rank] || out.expert[slot] == BL_NO_EXPERT);
+                had += !lost[rank] && layer->expert[slot] != BL_NO_EXPERT;
+                kept += !lost[rank] && layer->expert[slot] != BL_NO_EXPERT &&
+                        out.expert[slot] == layer->expert[slot];
+            }
+        }
+        assert_true(kept >= had - without);
+        bl_layer_placement_free(&out);
+    }
+    bl_placement_free(&p);
+}
+
+static void test_random_losses(void **state) {
+    (void)state;
+    bl_rng rng;
+    bl_rng_seed(&rng, 3);
+    for (int i = 0; i < 5000; i++)
+        run_random_case(&rng);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_worked_example),
+        cmocka_unit_test(test_what_has_no_place_is_named),
+        cmocka_unit_test(test_random_losses),
+    };
+    return cmocka_run_group_tests_name("cover", tests, NULL, NULL);
+}
