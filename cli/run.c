@@ -17,6 +17,7 @@
 #include <string.h>
 
 enum { TRANSPORT_UCX, TRANSPORT_LOCAL };
+static const char *const DISPATCHES[] = {"assignment", "dedup-rank", NULL}; /* as bl_dispatch */
 static const char *const TRANSPORTS[] = {"ucx", "local", NULL};
 
 #define MAX_PROMPT_FILE ((size_t)1 << 28)
@@ -28,7 +29,7 @@ typedef struct run_options {
     const char *model, *plan, *topology, *prompts, *arrivals, *tokens, *logits, *topk, *record,
         *socket, *journal;
     double temperature, top_p, silence_s;
-    int transport, rule;
+    int transport, rule, dispatch;
     bool keep_prefixes, json, automatic;
 } run_options;
 
@@ -72,6 +73,11 @@ static const bl_opt OPTIONS[] = {
      AT(rule),
      .choices = bl_rule_names,
      .help = "how copies share their expert's rows; by default as the plan says, else even"},
+    {.name = "dispatch",
+     .type = BL_OPT_CHOICE,
+     AT(dispatch),
+     .choices = DISPATCHES,
+     .help = "what travels for a token: a row for each of its experts, or one for each rank"},
     {.name = "spares",
      .type = BL_OPT_INT,
      AT(spares),
@@ -320,6 +326,7 @@ static bl_status check_options(const run_options *o, bl_error *err) {
 
 static bl_status make_job(const run_options *o, bl_run_job *job, bl_error *err) {
     job->model_dir = o->model;
+    job->dispatch = (bl_dispatch)o->dispatch;
     job->n_spares = (int)o->spares;
     job->socket = o->socket;
     job->move_bytes = o->move_bytes;

@@ -26,7 +26,8 @@ typedef struct bl_run_job {
     bl_qwen3_config config;
     bl_placement placement;
     int n_ranks;
-    bl_plan plan;            /* zeroed without one */
+    bl_plan plan; /* zeroed without one */
+    bl_dispatch dispatch;
     bl_sharing_rule sharing; /* points into plan, shares and sites */
     const double **shares;   /* [n_layers] of the plan's fractions; owned */
     bool has_topology;

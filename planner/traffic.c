@@ -7,10 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const bl_dispatch_names[] = {"assignment", "dedup-rank", "dedup-node", "allgather",
-                                         NULL};
-const char *const bl_combine_names[] = {"assignment", "dedup-rank", "dedup-node", NULL};
-
 /* ---- the meter ------------------------------------------------------------------------------- */
 
 /* Where a rank stands among the ranks of its node. */

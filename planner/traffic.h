@@ -25,18 +25,9 @@
 #ifndef BL_PLANNER_TRAFFIC_H
 #define BL_PLANNER_TRAFFIC_H
 
+#include "core/dispatch.h"
 #include "core/split.h"
 #include "planner/sources.h"
-
-typedef enum bl_dispatch {
-    BL_DISPATCH_ASSIGNMENT,
-    BL_DISPATCH_DEDUP_RANK,
-    BL_DISPATCH_DEDUP_NODE,
-    BL_DISPATCH_ALLGATHER /* not for combine */
-} bl_dispatch;
-
-extern const char *const bl_dispatch_names[]; /* NULL-terminated, indexed by bl_dispatch */
-extern const char *const bl_combine_names[];  /* the first three */
 
 /* Rows counted so far; dispatch and combine are row-major, sender first. */
 typedef struct bl_traffic {

@@ -148,6 +148,12 @@ void bl_engine_free(bl_engine *engine) {
     free(engine);
 }
 
+void bl_engine_dispatch_by(bl_engine *engine, bl_dispatch dispatch) {
+    assert(engine->step == 0 &&
+           (dispatch == BL_DISPATCH_ASSIGNMENT || dispatch == BL_DISPATCH_DEDUP_RANK));
+    engine->moe.shape.dispatch = dispatch;
+}
+
 void bl_engine_share_by(bl_engine *engine, const bl_sharing_rule *rule) {
     assert(engine->step == 0);
     engine->rule = *rule;

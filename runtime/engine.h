@@ -94,6 +94,10 @@ void bl_engine_free(bl_engine *engine); /* NULL is fine */
  * before the first step. */
 void bl_engine_share_by(bl_engine *engine, const bl_sharing_rule *rule);
 
+/* Dispatch rows so, the same on every rank, instead of one per assignment: assignment or dedup-rank;
+ * before the first step. */
+void bl_engine_dispatch_by(bl_engine *engine, bl_dispatch dispatch);
+
 /* Read every expert of this rank from the checkpoint into its slots. */
 bl_status bl_engine_load_experts(const bl_qwen3 *model, bl_store *store, bl_error *err);
 

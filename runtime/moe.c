@@ -16,8 +16,13 @@ typedef struct header {
     uint64_t epoch;
 } header;
 
-static size_t ids_bytes(int32_t rows) {
-    return ((size_t)rows * sizeof(int32_t) + 15) & ~(size_t)15;
+static bool dedups(const bl_moe *moe) {
+    return moe->shape.dispatch == BL_DISPATCH_DEDUP_RANK;
+}
+
+/* Of a dispatch message with n assignments. */
+static size_t ids_bytes(const bl_moe *moe, int32_t n) {
+    return ((size_t)n * (dedups(moe) ? 2 : 1) * sizeof(int32_t) + 15) & ~(size_t)15;
 }
 
 static size_t row_bytes(const bl_moe *moe) {
@@ -38,10 +43,12 @@ bl_status bl_moe_create(const bl_moe_shape *shape, bl_exchange *exchange, bl_moe
                   .rank = bl_transport_rank(exchange->transport),
                   .n_ranks = n_ranks,
                   .exchange = exchange};
-    if (BL_CALLOC(moe.n_sent, n_ranks, err) < 0 || BL_CALLOC(moe.bytes_to, 2 * n_ranks, err) < 0 ||
-        BL_CALLOC(moe.send, n_ranks, err) < 0 || BL_CALLOC(moe.outgoing, n_ranks, err) < 0 ||
-        BL_CALLOC(moe.received, n_ranks, err) < 0 || BL_CALLOC(moe.rows, n_ranks, err) < 0 ||
-        BL_CALLOC(moe.experts, n_ranks, err) < 0 || BL_CALLOC(moe.n_received, n_ranks, err) < 0 ||
+    if (BL_CALLOC(moe.n_sent, n_ranks, err) < 0 || BL_CALLOC(moe.n_rows, n_ranks, err) < 0 ||
+        BL_CALLOC(moe.last_token, n_ranks, err) < 0 || BL_CALLOC(moe.inputs, n_ranks, err) < 0 ||
+        BL_CALLOC(moe.bytes_to, 2 * n_ranks, err) < 0 || BL_CALLOC(moe.send, n_ranks, err) < 0 ||
+        BL_CALLOC(moe.outgoing, n_ranks, err) < 0 || BL_CALLOC(moe.received, n_ranks, err) < 0 ||
+        BL_CALLOC(moe.rows, n_ranks, err) < 0 || BL_CALLOC(moe.experts, n_ranks, err) < 0 ||
+        BL_CALLOC(moe.n_received, n_ranks, err) < 0 ||
         BL_CALLOC(moe.first, shape->n_experts + 1, err) < 0 ||
         BL_CALLOC(moe.scratch, scratch, err) < 0 || BL_CALLOC(moe.reply, n_ranks, err) < 0 ||
         BL_CALLOC(moe.returned, n_ranks, err) < 0) {
@@ -69,7 +76,11 @@ void bl_moe_free(bl_moe *moe) {
     free(moe->weights);
     free(moe->slot);
     free(moe->to);
+    free(moe->source_row);
     free(moe->n_sent);
+    free(moe->n_rows);
+    free(moe->last_token);
+    free((void *)moe->inputs);
     free(moe->bytes_to);
     free(moe->outgoing);
     free(moe->received);
@@ -104,6 +115,8 @@ static bl_status grow_tokens(bl_moe *moe, size_t assignments, bl_error *err) {
         GROW(st, moe->weights, moe->weights_capacity, assignments, err);
     if (st >= 0)
         GROW(st, moe->slot, moe->slot_capacity, assignments, err);
+    if (st >= 0)
+        GROW(st, moe->source_row, moe->source_row_capacity, assignments, err);
     if (st >= 0)
         GROW(st, moe->to, moe->to_capacity, assignments, err);
     return st;
@@ -157,17 +170,25 @@ static bl_status assign(bl_moe *moe, bl_error *err) {
         for (int g = 0; g < moe->n_ranks; g++)
             moe->bytes_to[g] += g == moe->rank ? 0 : exchanged / ((uint64_t)moe->n_ranks - 1);
     }
-    memset(moe->n_sent, 0, (size_t)moe->n_ranks * sizeof *moe->n_sent);
+    for (int rank = 0; rank < moe->n_ranks; rank++) {
+        moe->n_sent[rank] = moe->n_rows[rank] = 0;
+        moe->last_token[rank] = -1;
+    }
     for (int a = 0; a < moe->n_tokens * moe->shape.top_k; a++) {
-        const int rank = bl_layer_rank_of(moe->map, moe->slot[a]);
+        const int rank = bl_layer_rank_of(moe->map, moe->slot[a]), token = a / moe->shape.top_k;
         moe->to[a] = (bl_moe_row){rank, moe->n_sent[rank]++};
+        if (!dedups(moe) || moe->last_token[rank] != token)
+            moe->n_rows[rank]++;
+        moe->last_token[rank] = token;
+        moe->source_row[a] = moe->n_rows[rank] - 1;
     }
     return BL_OK;
 }
 
-static bl_status reserve(const bl_moe *moe, bl_moe_buffer *buffer, size_t ids, int32_t rows,
-                         bl_outgoing *out, bl_error *err) {
-    const header head = {(uint32_t)moe->layer, (uint32_t)rows, moe->map->epoch};
+/* Room for a message of n assignments and so many rows, and its header. */
+static bl_status reserve(const bl_moe *moe, bl_moe_buffer *buffer, size_t ids, int32_t n,
+                         int32_t rows, bl_outgoing *out, bl_error *err) {
+    const header head = {(uint32_t)moe->layer, (uint32_t)n, moe->map->epoch};
     size_t total;
     if (!bl_size_mul((size_t)rows, row_bytes(moe), &total) ||
         !bl_size_add(total, sizeof head + ids, &total))
@@ -186,17 +207,21 @@ bl_status bl_moe_permute(bl_moe *moe, const float *x, bl_error *err) {
     const int k = moe->shape.top_k;
     BL_TRY(assign(moe, err));
     for (int g = 0; g < moe->n_ranks; g++) {
-        const size_t ids = ids_bytes(moe->n_sent[g]);
-        BL_TRY(reserve(moe, &moe->send[g], ids, moe->n_sent[g], &moe->outgoing[g], err));
+        const size_t ids = ids_bytes(moe, moe->n_sent[g]);
+        BL_TRY(reserve(moe, &moe->send[g], ids, moe->n_sent[g], moe->n_rows[g], &moe->outgoing[g],
+                       err));
         memset(moe->send[g].data + sizeof(header), 0, ids);
     }
     for (int a = 0; a < moe->n_tokens * k; a++) {
         const int g = moe->to[a].rank;
+        const size_t at = (size_t)moe->to[a].row, n = (size_t)moe->n_sent[g];
+        const size_t source = (size_t)moe->source_row[a];
         unsigned char *ids = moe->send[g].data + sizeof(header);
-        unsigned char *rows = ids + ids_bytes(moe->n_sent[g]);
-        const size_t at = (size_t)moe->to[a].row;
+        unsigned char *rows = ids + ids_bytes(moe, moe->n_sent[g]);
         memcpy(ids + at * sizeof(int32_t), &moe->ids[a], sizeof(int32_t));
-        memcpy(rows + at * row, x + (size_t)(a / k) * (size_t)moe->shape.hidden, row);
+        if (dedups(moe))
+            memcpy(ids + (n + at) * sizeof(int32_t), &moe->source_row[a], sizeof(int32_t));
+        memcpy(rows + source * row, x + (size_t)(a / k) * (size_t)moe->shape.hidden, row);
     }
     moe->stage_ns[BL_STAGE_PERMUTE] += bl_now_ns() - start;
     return BL_OK;
@@ -226,10 +251,15 @@ static bl_status check_header(const bl_moe *moe, int peer, const bl_message *mes
     header head = {0};
     if (bytes >= sizeof head)
         memcpy(&head, message->data, sizeof head);
-    const size_t limit = (bytes - sizeof head) / row_bytes(moe);
-    if (bytes < sizeof head || head.rows > limit ||
-        bytes != sizeof head + (with_ids ? ids_bytes((int32_t)head.rows) : 0) +
-                     head.rows * row_bytes(moe))
+    const size_t limit = bytes / sizeof(int32_t); /* an assignment takes at least that */
+    bool fits = bytes >= sizeof head && head.rows <= limit && head.rows <= INT32_MAX;
+    if (fits) {
+        const size_t ids = with_ids ? ids_bytes(moe, (int32_t)head.rows) : 0;
+        const size_t left = bytes - sizeof head;
+        fits = left >= ids && (with_ids && dedups(moe) ? (left - ids) % row_bytes(moe) == 0
+                                                       : left - ids == head.rows * row_bytes(moe));
+    }
+    if (!fits)
         return bl_fail_at(err, BL_ERR_SHAPE, bl_at_layer(NULL, moe->layer),
                           "rank %d sent %zu bytes for %u rows", peer, bytes, head.rows);
     if (head.layer != (uint32_t)moe->layer || head.epoch != moe->map->epoch)
@@ -245,20 +275,28 @@ static bl_status take_rows(bl_moe *moe, int peer, bl_error *err) {
     const bl_message *message = &moe->received[peer];
     BL_TRY(check_header(moe, peer, message, true, &moe->n_received[peer], err));
     moe->experts[peer] = (const int32_t *)(const void *)(message->data + sizeof(header));
-    moe->rows[peer] = message->data + sizeof(header) + ids_bytes(moe->n_received[peer]);
-    for (int32_t row = 0; row < moe->n_received[peer]; row++) {
-        const int32_t expert = moe->experts[peer][row];
+    const int32_t n = moe->n_received[peer];
+    const size_t before = sizeof(header) + ids_bytes(moe, n);
+    const size_t n_rows = (message->bytes - before) / row_bytes(moe);
+    moe->rows[peer] = message->data + before;
+    moe->inputs[peer] = dedups(moe) ? moe->experts[peer] + n : NULL;
+    for (int32_t a = 0; a < n; a++) {
+        const int32_t expert = moe->experts[peer][a];
+        const int32_t input = dedups(moe) ? moe->inputs[peer][a] : a;
         if (expert < 0 || expert >= moe->shape.n_experts)
             return bl_fail_at(err, BL_ERR_RANGE, bl_at_layer(NULL, moe->layer),
                               "rank %d sent a row for expert %d of %d", peer, expert,
                               moe->shape.n_experts);
+        if (input < 0 || (size_t)input >= n_rows)
+            return bl_fail_at(err, BL_ERR_RANGE, bl_at_layer(NULL, moe->layer),
+                              "rank %d sent %zu rows and speaks of row %d", peer, n_rows, input);
     }
     return BL_OK;
 }
 
 bl_status bl_moe_dispatch(bl_moe *moe, bl_error *err) {
     const uint64_t start = bl_now_ns();
-    BL_TRY(exchange_rows(moe, moe->n_sent, moe->received, moe->bytes_to, err));
+    BL_TRY(exchange_rows(moe, moe->n_rows, moe->received, moe->bytes_to, err));
     for (int g = 0; g < moe->n_ranks; g++)
         BL_TRY(take_rows(moe, g, err));
     moe->stage_ns[BL_STAGE_DISPATCH] += bl_now_ns() - start;
@@ -310,7 +348,8 @@ bl_status bl_moe_experts(bl_moe *moe, const bl_store *store, bl_error *err) {
     const size_t row = row_bytes(moe), hidden = (size_t)moe->shape.hidden;
     BL_TRY(group_rows(moe, err));
     for (int g = 0; g < moe->n_ranks; g++)
-        BL_TRY(reserve(moe, &moe->reply[g], 0, moe->n_received[g], &moe->outgoing[g], err));
+        BL_TRY(reserve(moe, &moe->reply[g], 0, moe->n_received[g], moe->n_received[g],
+                       &moe->outgoing[g], err));
     for (int expert = 0; expert < moe->shape.n_experts; expert++) {
         if (moe->first[expert] == moe->first[expert + 1])
             continue;
@@ -321,7 +360,9 @@ bl_status bl_moe_experts(bl_moe *moe, const bl_store *store, bl_error *err) {
                               moe->order[moe->first[expert]].rank, moe->rank);
         for (int32_t i = moe->first[expert]; i < moe->first[expert + 1]; i++) {
             const bl_moe_row from = moe->order[i];
-            const void *x = moe->rows[from.rank] + (size_t)from.row * row;
+            const int32_t *inputs = moe->inputs[from.rank];
+            const size_t input = (size_t)(inputs != NULL ? inputs[from.row] : from.row);
+            const void *x = moe->rows[from.rank] + input * row;
             void *y = moe->reply[from.rank].data + sizeof(header) + (size_t)from.row * row;
             bl_expert(bundle, hidden, (size_t)moe->shape.inner, x, moe->scratch, y);
         }

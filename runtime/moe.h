@@ -19,15 +19,20 @@
  * rows and stay in step. Each message states the layer and its map epoch; a peer at another epoch
  * is BL_ERR_STATE and not a wrong answer.
  *
- * Dispatch mode is `assignment`: k rows per token, one for each chosen expert. Times of dispatch
- * and combine include waiting for ranks that are behind.
+ * Dispatch (core/dispatch.h) sends one row per assignment, or one per token and rank (dedup-rank);
+ * combine always returns a row per assignment, since summing at the far end would change the order
+ * of the sum. Times of dispatch and combine include waiting for ranks that are behind.
  *
- * A message: { u32 layer, u32 rows, u64 epoch } { i32 expert[rows], zeros up to 16 bytes }
- *            { f32 row[rows][hidden] }; combine leaves out the expert ids.
+ * A message of n assignments and m rows, m = n unless rows are deduplicated:
+ *
+ *     { u32 layer, u32 n, u64 epoch }
+ *     { i32 expert[n]; with dedup-rank also i32 row[n]; zeros up to 16 bytes }   not in combine
+ *     { f32 row[m][hidden] }                                                     combine: m = n
  */
 #ifndef BL_RUNTIME_MOE_H
 #define BL_RUNTIME_MOE_H
 
+#include "core/dispatch.h"
 #include "runtime/sharing.h"
 #include "runtime/store.h"
 #include "tracer/trace.h"
@@ -37,6 +42,7 @@ extern const char *const bl_stage_names[]; /* NULL-terminated, indexed by bl_sta
 typedef struct bl_moe_shape {
     int hidden, inner, n_experts, top_k;
     bool renormalise;
+    bl_dispatch dispatch; /* assignment or dedup-rank */
 } bl_moe_shape;
 
 /* A row of the message to or from a rank. */
@@ -70,7 +76,10 @@ typedef struct bl_moe {
     /* permute: assignment a = token * top_k + j is row to[a] */
     int32_t *slot;         /* [n_tokens][top_k] */
     bl_moe_row *to;        /* [n_tokens][top_k] */
-    int32_t *n_sent;       /* [n_ranks] rows for each rank */
+    int32_t *source_row;   /* [n_tokens][top_k] the row that is the assignment's input */
+    int32_t *n_sent;       /* [n_ranks] assignments for each rank */
+    int32_t *n_rows;       /* [n_ranks] rows for each rank */
+    int32_t *last_token;   /* [n_ranks] scratch: the token its last row is of, or -1 */
     bl_moe_buffer *send;   /* [n_ranks] messages */
     bl_outgoing *outgoing; /* [n_ranks] the same, or `reply`, as the exchange wants them */
 
@@ -78,7 +87,8 @@ typedef struct bl_moe {
     bl_message *received;       /* [n_ranks] */
     const unsigned char **rows; /* [n_ranks] the float rows of each message */
     const int32_t **experts;    /* [n_ranks] the expert ids of each message */
-    int32_t *n_received;        /* [n_ranks] */
+    const int32_t **inputs;     /* [n_ranks] the row of each assignment; NULL: its own number */
+    int32_t *n_received;        /* [n_ranks] assignments */
 
     /* experts: rows grouped by expert; group e is order[first[e] .. first[e + 1] - 1] */
     int32_t *first; /* [n_experts + 1] */
@@ -90,7 +100,8 @@ typedef struct bl_moe {
     bl_message *returned;          /* [n_ranks] */
     const unsigned char **results; /* [n_ranks] */
 
-    size_t ids_capacity, weights_capacity, slot_capacity, to_capacity, order_capacity;
+    size_t ids_capacity, weights_capacity, slot_capacity, to_capacity, source_row_capacity,
+        order_capacity;
     uint64_t stage_ns[BL_N_STAGES];             /* since bl_moe_reset_counters() */
     uint64_t sent_bytes, sent_rows, n_messages; /* to other ranks, dispatch and combine */
     uint64_t *bytes_to; /* [2][n_ranks] of that: dispatch, then combine, to each rank */

@@ -70,6 +70,7 @@ static int close_model(void **state) {
 typedef struct forward {
     int chunk;
     const bl_sharing_rule *rule; /* NULL: even */
+    bl_dispatch dispatch;
     float *logits[N_PROMPTS];
     int32_t *topk[N_PROMPTS]; /* or NULL */
     uint64_t rows[64];        /* per rank: rows its experts computed */
@@ -143,7 +144,7 @@ static bl_status run_forward(bl_test_rank *rank, bl_error *err) {
 static void forward_all(const bl_placement *placement, forward *f) {
     bl_error err;
     const bl_test_cluster_options options = {
-        .max_sequences = N_PROMPTS, .hooks = observing, .rule = f->rule};
+        .max_sequences = N_PROMPTS, .hooks = observing, .rule = f->rule, .dispatch = f->dispatch};
     assert_ok(bl_test_cluster(model, placement, &options, run_forward, f, &err));
 }
 
@@ -220,8 +221,8 @@ static void router_matches_the_reference(void **state) {
 /* ---- placement does not show --------------------------------------------------------------- */
 
 static void assert_same_logits(const bl_placement *placement, const bl_sharing_rule *rule,
-                               int chunk) {
-    forward f = {.chunk = chunk, .rule = rule};
+                               bl_dispatch dispatch, int chunk) {
+    forward f = {.chunk = chunk, .rule = rule, .dispatch = dispatch};
     uint64_t total = 0, tokens = 0;
     for (int i = 0; i < N_PROMPTS; i++)
         f.logits[i] = calloc((size_t)(prompts[i].n_tokens * config->vocab), sizeof(float));
@@ -245,7 +246,7 @@ static void same_bits_on_any_number_of_ranks(void **state) {
         bl_placement placement;
         assert_ok(
             bl_test_contiguous(model, n_ranks, config->n_experts / n_ranks, &placement, &err));
-        assert_same_logits(&placement, NULL, 1 << 20);
+        assert_same_logits(&placement, NULL, BL_DISPATCH_ASSIGNMENT, 1 << 20);
         bl_placement_free(&placement);
     }
 }
@@ -256,8 +257,8 @@ static void same_bits_in_any_chunks(void **state) {
     bl_placement placement;
     forward_on_one_rank();
     assert_ok(bl_test_contiguous(model, 2, 16, &placement, &err));
-    assert_same_logits(&placement, NULL, 1);
-    assert_same_logits(&placement, NULL, 7);
+    assert_same_logits(&placement, NULL, BL_DISPATCH_ASSIGNMENT, 1);
+    assert_same_logits(&placement, NULL, BL_DISPATCH_ASSIGNMENT, 7);
     bl_placement_free(&placement);
 }
 
@@ -289,7 +290,7 @@ static void draw_shares(const bl_placement *placement, bl_rng *rng, double *shar
     }
 }
 
-/* Every rule on 2, 3, 4 and 7 ranks of two machines. */
+/* Every rule on 2, 3, 4 and 7 ranks of two machines, by assignment and by rank. */
 static void same_bits_under_random_plans_and_rules(void **state) {
     (void)state;
     static const int ranks[4] = {2, 3, 4, 7}, site[7] = {0, 1, 0, 0, 1, 1, 0};
@@ -306,7 +307,8 @@ static void same_bits_under_random_plans_and_rules(void **state) {
                                       .host = site,
                                       .node = site,
                                       .share = (const double *const *)share};
-        assert_same_logits(&placement, &rule, seed % 5 == 0 ? 16 : 1 << 20);
+        assert_same_logits(&placement, &rule, (bl_dispatch)(seed / 24 % 2),
+                           seed % 5 == 0 ? 16 : 1 << 20);
         for (int l = 0; l < placement.n_layers; l++)
             free(share[l]);
         bl_placement_free(&placement);

@@ -27,6 +27,7 @@ typedef struct rank_case {
 
 typedef struct layer_case {
     int n_ranks, top_k;
+    bl_dispatch dispatch;
     const bl_placement *placement;
     float value[4]; /* expert e turns x into (30 * x0 * value[e], 0) for x0 = 1 */
     rank_case ranks[MAX_RANKS];
@@ -92,8 +93,11 @@ static void *rank_main(void *user) {
     bl_error *err = &seat_of->error;
     const int rank = bl_transport_rank(seat_of->transport);
     bl_exchange exchange = bl_exchange_over(seat_of->transport, 20);
-    const bl_moe_shape shape = {
-        .hidden = HIDDEN, .inner = 1, .n_experts = 4, .top_k = layer->top_k};
+    const bl_moe_shape shape = {.hidden = HIDDEN,
+                                .inner = 1,
+                                .n_experts = 4,
+                                .top_k = layer->top_k,
+                                .dispatch = layer->dispatch};
     bl_store *store = NULL;
     bl_moe moe = {0};
     const bl_sharing_rule rule = {.rule = BL_RULE_EVEN};
@@ -191,6 +195,19 @@ static void four_tokens_four_experts(void **state) {
     /* 30 * value, weighted. */
     assert_true(a->out[0] == 15 + 60);
     assert_true(b->out[0] == 15 + 60 && b->out[2] == 15 + 30 && b->out[4] == 45 + 60);
+    /* One row per token and rank: T3's two experts on A share theirs; results still come back one by
+     * one. */
+    layer.dispatch = BL_DISPATCH_DEDUP_RANK;
+    assert_ok(run_layer(&layer, &err));
+    assert_int_equal(b->n_sent[0], 4);
+    assert_int_equal(a->rows + b->rows, 8);
+    assert_int_equal(a->sent_rows, 5);
+    assert_int_equal(b->sent_rows, 4);
+    assert_int_equal(a->sent_bytes, (16 + 16 + 8) + (16 + 4 * 8));
+    assert_int_equal(b->sent_bytes, (16 + 32 + 3 * 8) + (16 + 8));
+    assert_true(a->out[0] == 2 * (15 + 60)); /* it was added to what was there */
+    assert_true(b->out[0] == 2 * (15 + 60) && b->out[2] == 2 * (15 + 30) &&
+                b->out[4] == 2 * (45 + 60));
     bl_placement_free(&placement);
 }
 

@@ -127,6 +127,18 @@ assert steps["per-step"] < steps["even"], steps
 END
 }
 check "every rule gives the same tokens; bytes by rank and domain add up; per-step is leveller" ruled
+deduped() {
+    run -n 4 --slots 48 --dispatch dedup-rank --prompts $reference/prompts.txt --max-tokens 64 \
+        --json >"$work/dedup.json" &&
+        python3 - "$work" <<'END'
+import json, sys
+even, dedup = (json.load(open("%s/%s.json" % (sys.argv[1], f))) for f in ("rule.even", "dedup"))
+assert even["tokens"] == dedup["tokens"]
+sums = [sum(map(sum, d["traffic"]["dispatch"]["bytes"])) for d in (even, dedup)]
+assert sums[1] < 0.9 * sums[0], sums
+END
+}
+check "one row per token and rank: the same tokens, fewer bytes" deduped
 check "fractions need a plan" fails_with "needs a --plan" \
     run -n 2 --rule fractions --prompts $model/prompts/c.txt
 

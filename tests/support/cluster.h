@@ -25,6 +25,7 @@ typedef struct bl_test_cluster_options {
     int max_sequences;
     int n_spares;
     const bl_sharing_rule *rule; /* NULL: even */
+    bl_dispatch dispatch;
     /* Optional: this rank's hooks; called on its thread before its engine is made. */
     bl_engine_hooks (*hooks)(bl_test_rank *rank);
 } bl_test_cluster_options;
