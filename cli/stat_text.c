@@ -283,11 +283,12 @@ static void print_drift(const bl_drift_result *drift) {
         puts("\ndrift: not enough steps");
         return;
     }
-    printf("\ndrift: %d windows of %llu steps; distance of experts' shares (by chance alone)\n",
-           drift->n_windows, (unsigned long long)drift->window_steps);
+    printf("\ndrift: %d windows of %llu step%s; distance of experts' shares (by chance alone)\n",
+           drift->n_windows, (unsigned long long)drift->window_steps,
+           drift->window_steps == 1 ? "" : "s");
     for (int i = 0; i < drift->n_lags; i++)
-        printf("  %llu steps apart %.3f (%.3f)\n", (unsigned long long)drift->lags[i].steps,
-               drift->lags[i].distance, drift->lags[i].noise);
+        printf("  %llu step%s apart %.3f (%.3f)\n", (unsigned long long)drift->lags[i].steps,
+               drift->lags[i].steps == 1 ? "" : "s", drift->lags[i].distance, drift->lags[i].noise);
     print_half_life(drift);
     if (!isnan(drift->step_distance))
         printf("from one step to the next %.3f, by chance alone %.3f\n", drift->step_distance,

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define MAX_CELLS ((size_t)1 << 24)     /* layers x experts: some dozen tables of so many numbers */
 #define PAIRS_BYTES ((uint64_t)1 << 26) /* of a trace, looked at for pairs: some seconds of work */
 
 typedef struct work {
@@ -93,6 +94,9 @@ static bl_status open_plan(work *w, bl_error *err) {
 static bl_status open_parts(work *w, bl_error *err) {
     const bl_trace_info *info = &w->stat->info;
     const uint64_t every = bl_stream_raw_bytes(w->stream) / PAIRS_BYTES + 1;
+    if ((size_t)info->n_layers > MAX_CELLS / (size_t)info->n_experts)
+        return bl_fail(err, BL_ERR_RANGE, "%d layers of %d experts are too many for statistics",
+                       info->n_layers, info->n_experts);
     BL_TRY(bl_ledger_create(info, &w->ledger, err));
     BL_TRY(BL_CALLOC(w->stat->layers, info->n_layers, err));
     BL_TRY(BL_CALLOC(w->row, info->n_experts, err));

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define MAX_ROWS 1e14     /* of one record on one rank: their sums in units fit into 64 bits */
 #define ROW_UNITS 65536.0 /* shares make parts of rows; the tables of steps hold whole numbers */
 
 typedef struct born_layer {
@@ -179,6 +180,9 @@ bl_status bl_stat_born_add(bl_stat_born *b, const bl_record *record, int layer_i
             layer->load[slot] += served;
             rows += served;
         }
+        if (rows > MAX_ROWS)
+            return bl_fail_at(err, BL_ERR_RANGE, bl_at_layer(NULL, record->layer),
+                              "counts that are too large to be real");
         source->traffic[rank] += rows;
         row[rank] += (uint64_t)(rows * ROW_UNITS + 0.5);
     }

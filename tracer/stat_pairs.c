@@ -80,7 +80,25 @@ static bool is_sampled(const bl_stat_pairs *p, const bl_record *record) {
     return p->every == 1 || bl_splitmix64(&state) % p->every == 0;
 }
 
-static void count_together(bl_stat_pairs *p, const bl_record *record, size_t l) {
+/* One pick of a token with those before it in its row. False when it is there twice: no writer lets
+ * that pass, but a file may come from anywhere. */
+static bool count_pick(bl_stat_pairs *p, const int32_t *row, int i, uint32_t *together) {
+    for (int j = 0; j < i; j++) {
+        if (row[j] == BL_EMPTY_SLOT)
+            continue;
+        if (row[j] == row[i])
+            return false;
+        const uint32_t a = (uint32_t)(row[i] < row[j] ? row[i] : row[j]),
+                       b = (uint32_t)(row[i] < row[j] ? row[j] : row[i]);
+        if (together != NULL)
+            together[(uint32_t)(p->row_start[a] + b)]++;
+        p->any_pairs = true;
+    }
+    return true;
+}
+
+static bl_status count_together(bl_stat_pairs *p, const bl_record *record, size_t l,
+                                bl_error *err) {
     uint64_t *picks = p->picks + l * p->n_experts;
     uint32_t *together = p->together != NULL ? p->together + l * p->triangle : NULL;
     const int k = record->k;
@@ -92,17 +110,13 @@ static void count_together(bl_stat_pairs *p, const bl_record *record, size_t l) 
                 continue;
             any = true;
             picks[row[i]]++;
-            for (int j = 0; together != NULL && j < i; j++) {
-                if (row[j] == BL_EMPTY_SLOT)
-                    continue;
-                const uint32_t a = (uint32_t)(row[i] < row[j] ? row[i] : row[j]),
-                               b = (uint32_t)(row[i] < row[j] ? row[j] : row[i]);
-                together[(uint32_t)(p->row_start[a] + b)]++;
-                p->any_pairs = true;
-            }
+            if (!count_pick(p, row, i, together))
+                return bl_fail_at(err, BL_ERR_RANGE, bl_at_expert(NULL, record->layer, (int)row[i]),
+                                  "a token picked this expert twice");
         }
         p->tokens[l] += any;
     }
+    return BL_OK;
 }
 
 /* Tokens of layer l and of the next, row by row. */
@@ -140,7 +154,7 @@ bl_status bl_stat_pairs_add(bl_stat_pairs *p, const bl_record *record, int layer
         return BL_OK;
     if (record->ids != NULL) {
         p->any_ids = true;
-        count_together(p, record, l);
+        BL_TRY(count_together(p, record, l, err));
     }
     if (p->next == NULL)
         return BL_OK;
