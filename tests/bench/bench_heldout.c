@@ -33,6 +33,9 @@
 #include <unistd.h>
 
 #define RANKS 32
+/* For the hierarchical policy: groups as DeepSeek-V3 has them. */
+#define GROUPS 8
+#define RANKS_PER_NODE 8
 #define MOST_SCENARIOS 64
 /* Windows a re-plan looks back on, each counting so much of the one after it. */
 #define WINDOWS_BACK 4
@@ -48,7 +51,7 @@ typedef struct tally {
 typedef struct bench {
     bl_npy plan, score; /* the same array for shards */
     size_t n_layers, n_experts, stride;
-    int slots[RANKS];
+    int slots[RANKS], node[RANKS];
     double *load; /* [MOST_SCENARIOS][n_experts] */
     double *held; /* [n_experts] */
 } bench;
@@ -56,6 +59,8 @@ typedef struct bench {
 static void set_slots(bench *b, int slots) {
     for (int rank = 0; rank < RANKS; rank++)
         b->slots[rank] = slots;
+    for (int rank = 0; rank < RANKS; rank++)
+        b->node[rank] = rank / RANKS_PER_NODE;
 }
 
 static bl_problem problem_of(const bench *b, const double *load, int n_scenarios) {
@@ -65,7 +70,9 @@ static bl_problem problem_of(const bench *b, const double *load, int n_scenarios
                         .load = load,
                         .slots_per_rank = b->slots,
                         .rule = BL_RULE_EVEN,
-                        .max_moves = -1};
+                        .max_moves = -1,
+                        .n_groups = GROUPS,
+                        .node = b->node};
 }
 
 /* Adds row `row` of an array of [row][layer][expert], times `factor`. */
@@ -277,6 +284,8 @@ static bl_status all_shards(const char *root, bl_error *err) {
     bl_status st = prepare(&b, 1, err);
     if (st >= 0)
         st = bench_shards(&b, "greedy", 9, BL_ALG_GREEDY, 0.0, err);
+    if (st >= 0)
+        st = bench_shards(&b, "hierarchical", 9, BL_ALG_GREEDY_HIERARCHICAL, 0.0, err);
     if (st >= 0)
         st = bench_shards(&b, "exact", 9, BL_ALG_SEARCH, 0.0, err);
     if (st >= 0)
