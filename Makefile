@@ -50,8 +50,8 @@ room   = $(filter $(1:%=$(BUILD)/%/%),$(OBJ))
 
 # libballast-trace: inside engines, libc only. libballast: what ranks link. libballast-plan: planning
 # from other programs and languages, without GLPK and without the engines' files.
-TRACE_OBJ := $(addprefix $(BUILD)/,core/status.o tracer/ring.o tracer/capture.o \
-             tracer/capture_rows.o tracer/capture_cuda_none.o)
+TRACE_OBJ := $(addprefix $(BUILD)/,core/status.o tracer/ring.o tracer/capture.o tracer/capture_rows.o \
+             $(if $(CUDA),tracer/capture_host_cuda.o tracer/capture_cuda.cu.o,tracer/capture_cuda_none.o))
 PLAN_OBJ  := $(filter-out $(BUILD)/planner/milp_glpk.o $(BUILD)/core/yaml.o $(BUILD)/planner/engines/%, \
              $(call room,core topologies tracer planner)) $(BUILD)/gen/catalogue.o
 RANK_OBJ  := $(call room,core tracer runtime rebalancer)
@@ -147,7 +147,8 @@ $(BUILD)/libballast-trace.a: $(TRACE_OBJ) ; $(Q)rm -f $@; ar rcs $@ $^
 $(BUILD)/libballast-plan.a: $(PLAN_OBJ) ; $(Q)rm -f $@; ar rcs $@ $^
 $(BUILD)/libballast.a: $(RANK_OBJ) ; $(Q)rm -f $@; ar rcs $@ $^
 $(BUILD)/libballast-trace.so: $(TRACE_OBJ) tracer/exports.map
-	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -shared -Wl,--version-script=tracer/exports.map -o $@ $(TRACE_OBJ) -lrt
+	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -shared -Wl,--version-script=tracer/exports.map -o $@ $(TRACE_OBJ) -lrt \
+	      $(if $(CUDA),-Wl$(comma)--as-needed $(CUDA_LIBS) -lstdc++)
 $(BUILD)/libballast-plan.so: $(PLAN_OBJ)
 	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -shared -o $@ $^ -lcsv -ljansson -lexpat -lzstd -lxxhash -lm -lrt
 
@@ -162,5 +163,6 @@ $(BUILD)/tests/fake/transport_nccl.o: runtime/transport_nccl.c $(STAMP)
 $(BUILD)/tests/replay_%: $(BUILD)/tests/fuzz/%.o $(BUILD)/tests/fuzz/replay.o $(BUILD)/parts.a
 	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(LIBS)
 
+comma := ,
 Q := $(if $(V),,@)
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

@@ -186,6 +186,18 @@ BL_PACK_FN void bl_pack_copy(void *to, const void *from, uint64_t bytes) {
         out[i] = in[i];
 }
 
+BL_PACK_FN bl_ring_entry bl_pack_entry(uint32_t kind, uint64_t step, uint64_t epoch) {
+    bl_ring_entry entry;
+    unsigned char *bytes = (unsigned char *)&entry;
+    for (unsigned i = 0; i < sizeof entry; i++)
+        bytes[i] = 0;
+    entry.kind = kind;
+    entry.step = step;
+    entry.epoch = epoch;
+    entry.bad_id = -1;
+    return entry;
+}
+
 /* Put the drops so far in front of the open step; 0 when they do not fit. They are forgotten by
  * bl_pack_forget_drops() once the step is published. */
 BL_PACK_FN int bl_pack_tell_drops(bl_pack_ring *ring, const bl_pack_drops *drops, int n_layers) {
@@ -194,12 +206,9 @@ BL_PACK_FN int bl_pack_tell_drops(bl_pack_ring *ring, const bl_pack_drops *drops
     unsigned char *at = bl_pack_reserve(ring, bytes);
     if (at == 0)
         return 0;
-    bl_ring_entry entry = {0};
+    bl_ring_entry entry = bl_pack_entry(BL_RING_DROPS, BL_PACK_LOAD(&drops->last_step),
+                                        BL_PACK_LOAD(&drops->first_step));
     entry.bytes = (uint32_t)bytes;
-    entry.kind = BL_RING_DROPS;
-    entry.step = BL_PACK_LOAD(&drops->last_step);
-    entry.epoch = BL_PACK_LOAD(&drops->first_step);
-    entry.bad_id = -1;
     bl_pack_copy(at, &entry, sizeof entry);
     uint32_t *head = (uint32_t *)(void *)(at + sizeof entry);
     head[0] = (uint32_t)n_layers;
@@ -339,15 +348,12 @@ BL_PACK_FN void bl_pack_end_layer(bl_pack_device *d, const bl_pack_block *block,
     if (d->entry == 0)
         return;
     const uint64_t slots = (uint64_t)d->n_tokens * (uint64_t)d->k;
-    bl_ring_entry entry = {0};
+    bl_ring_entry entry = bl_pack_entry(BL_RING_RECORD, d->step, block->epoch);
     uint64_t bytes =
         d->n_empty > 0 ? d->room : bl_pack_round_up(sizeof entry + slots * (uint64_t)d->width);
     if (d->has_bad)
         bytes = sizeof entry;
     entry.bytes = (uint32_t)bytes;
-    entry.kind = BL_RING_RECORD;
-    entry.step = d->step;
-    entry.epoch = block->epoch;
     entry.bad_id = d->has_bad ? d->bad_id : -1;
     entry.layer = layer;
     entry.n_tokens = d->n_tokens;

@@ -5,8 +5,9 @@
  * of real routers, into a ring that is emptied between repeats and never full. The recorder is given
  * the same steps, in one thread, and its own CPU time is counted. Output, one line per figure:
  * name,value,unit,n,min,median,max where value is the median of n repeats. With the argument `push`
- * only pushes, PUSH_STEPS steps, for an instruction counter; with `flood N` it pushes N ids as fast as
- * it can into a ring called bench-flood and prints what was kept and dropped, for a recorder beside it:
+ * only pushes, PUSH_STEPS steps, for an instruction counter; with `flood N SECONDS` it pushes
+ * N ids in so long into a ring called bench-flood and prints what was kept and dropped, for a recorder
+ * beside it:
  *
  *     valgrind --tool=callgrind --toggle-collect=bl_trace_push build/release/tests/bench/bench_capture push
  */
@@ -15,6 +16,7 @@
 #include "tracer/recorder.h"
 #include "tracer/ring.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -166,7 +168,7 @@ static int only_push(void) {
     return 0;
 }
 
-static int flood(double n_ids) {
+static int flood(double n_ids, double seconds_asked) {
     bl_trace_counters counters;
     bl_tracer *tracer = open_tracer("bench-flood", 0);
     sleep(2); /* for the recorder to come */
@@ -175,6 +177,10 @@ static int flood(double n_ids) {
         if (step % 64 == 0)
             make_ids();
         push_step(tracer, step);
+        const double early =
+            start + seconds_asked * (double)step * IDS_PER_STEP / n_ids - bl_now_s();
+        if (early > 1e-4)
+            nanosleep(&(struct timespec){0, (long)(fmin(early, 0.5) * 1e9)}, NULL);
     }
     const double seconds = bl_now_s() - start;
     bl_trace_read_counters(tracer, &counters);
@@ -192,8 +198,8 @@ int main(int argc, char **argv) {
     make_ids();
     if (argc > 1 && strcmp(argv[1], "push") == 0)
         return only_push();
-    if (argc > 2 && strcmp(argv[1], "flood") == 0)
-        return flood(strtod(argv[2], NULL));
+    if (argc > 3 && strcmp(argv[1], "flood") == 0)
+        return flood(strtod(argv[2], NULL), strtod(argv[3], NULL));
     snprintf(live, sizeof live, "bench-%ld", (long)getpid());
     bench_push("capture.push.ids", 0);
     bench_push("capture.push.ids_with_times", BL_TRACE_TIMES);
