@@ -1,0 +1,33 @@
+#!/bin/bash
+# The engine's side of libballast-trace: what it shows, what it needs, and how its structs lie in memory
+# are as tests/abi/ says. An addition is entered there; whatever else differs breaks engines.
+. tests/tap.sh
+library=$BUILD/libballast-trace.so
+symbols() { nm -D --defined-only "$library" | awk '{print $3}' | sort | diff tests/abi/libballast-trace.symbols - ; }
+# Sanitizers bring their own.
+libc_only() {
+    local needed
+    needed=$(readelf -d "$library" | sed -n 's/.*NEEDED.*\[\(.*\)\]/\1/p' | grep -vE '^(libc|librt|libpthread|ld-linux.*|lib[atu].*san)\.so|^libcudart|^libstdc|^libgcc_s|^libm\.so' )
+    [ -z "$needed" ] || { echo "# needs $needed"; return 1; }
+}
+unversioned() { # a symbol that no library it is linked with defines
+    local loose
+    loose=$(nm -D --undefined-only "$library" | awk '$1 == "U" {print $2}' | grep -vE '@|^__(asan|ubsan|tsan|sanitizer)' )
+    [ -z "$loose" ] || { echo "# undefined: $loose"; return 1; }
+}
+layout() { "${CC:-cc}" -std=c11 -Iinclude tests/abi/layout.c -o "$work/layout" && "$work/layout" | diff tests/abi/layout.txt -; }
+cplusplus() { printf '#include "ballast.h"\nint main() { bl_trace_options o = BL_TRACE_OPTIONS_INIT; return (int)o.flags; }\n' >"$work/a.cc" &&
+    "${CXX:-c++}" -Wall -Wextra -Werror -Iinclude -fsyntax-only "$work/a.cc"; }
+c99() { printf '#include "ballast.h"\nint main(void) { bl_trace_rows r = BL_TRACE_ROWS_INIT; return r.id_bytes; }\n' >"$work/a.c" &&
+    "${CC:-cc}" -std=c99 -pedantic -Wall -Wextra -Werror -Iinclude -fsyntax-only "$work/a.c"; }
+check "exported symbols" symbols
+check "needs the C library only" libc_only
+check "nothing is left undefined" unversioned
+check "struct layout" layout
+check "the header is C99" c99
+if command -v "${CXX:-c++}" >/dev/null; then
+    check "the header is C++" cplusplus
+else
+    skip "the header is C++" "no C++ compiler"
+fi
+finish
