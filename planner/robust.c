@@ -2,6 +2,7 @@
 
 #include "core/mem.h"
 #include "core/progress.h"
+#include "planner/scatter.h"
 #include "planner/state.h"
 
 #include <math.h>
@@ -10,159 +11,194 @@
 #define BETA 16.0
 /* Proposals between looks at the clock, the temperature and the interrupt flag. */
 #define STRIDE 256
-#define PROPOSALS_PER_SLOT 1400
+#define PROPOSALS_PER_SLOT 5000
 #define LEAST_PROPOSALS 10000
 #define EASY_SCENARIOS 32
-/* Temperatures, as parts of the cost: one change makes the more of it, the fewer slots there are.
- * From a current placement: hotter, copies are moved before their price is felt. */
-#define HOTTEST_PER_SLOT 0.3
-#define HOTTEST_PRICED_PER_SLOT 0.1
+/* Temperatures, as parts of the cost: one change makes the more of it, the fewer slots there are. */
+#define HOTTEST_PER_SLOT 0.2
 #define COLDEST_PER_SLOT 0.003
-
-/* What a proposal makes of one rank: parts of two experts' loads and a charge come on top. */
-typedef struct touch {
-    int rank;
-    double part_old, part_new, charge;
-} touch;
+/* Looking for a copy of several. */
+#define SPARE_TRIES 8
+/* Rows of scenarios are padded to multiples of so many, and loops over them are written so that a
+ * compiler sees it and needs nothing but vector instructions: LANES * blocks, and pointers that do
+ * not overlap. In floats, whose rounding is a thousandth of the lowest temperature. */
+#define LANES 8
+/* A rank's charges add up to no more than this, so that the sum of 8th powers is still a float. */
+#define MOST_CHARGE 1e4
 
 typedef struct robust {
-    bl_state state;
+    bl_state state; /* of all loads in one scenario: who is where, what is allowed, moves */
     bl_rng *rng;
     double move_price;
-    int n_worst;     /* scenarios that count, the worst; 0: all, by weight */
-    double *inverse; /* [n_scenarios] 1 / mean rank load; 0 without load */
-    double *weight;  /* [n_scenarios] part of all load */
-    double *noise;   /* [n_experts] charge of an only copy */
-    double *charge;  /* [n_ranks] */
-    double *power;   /* [n_ranks][n_scenarios] */
-    double *sum;     /* [n_scenarios] of power over ranks */
-    double *after;   /* [n_scenarios] the same after a proposal */
-    double *worst;   /* [n_worst] highest y, descending */
-    touch *touched;  /* [n_ranks] */
-    int *position;   /* [n_ranks] in `touched`, or -1 */
-    int32_t *best;   /* [n_slots] the cheapest placement seen */
+    int n_scenarios;
+    size_t blocks, width; /* n_scenarios, padded, in LANES and in floats */
+    int n_worst;          /* scenarios that count, the worst; 0: all, by weight */
+    double *weight;       /* [n_scenarios] part of all load */
+    float *load;          /* [n_experts][width] in mean rank loads */
+    float *noise;         /* [n_experts][width] charge of an only copy */
+    float *copy;          /* [n_experts][width] what a copy adds to its rank's value now */
+    float *value;         /* [n_ranks][width] load and charge */
+    float *power;         /* [n_ranks][width] */
+    float *sum;           /* [width] of power over ranks */
+    float *after;         /* [width] the same after a proposal */
+    float *root;          /* [width] */
+    float *worst;         /* [n_worst] highest roots, descending */
+    float *lighter;       /* [width] what copies of the new expert add less once it has one more */
+    float *heavier;       /* [width] what those of the old one add more once it has one less */
+    float *exchange;      /* [width] the new one's copy in place of the old one's */
+    float *none;          /* [width] 0 */
+    int32_t *best;        /* [n_slots] the cheapest placement seen */
     double cost, best_cost;
-    int n_touched;
 } robust;
 
-static size_t at(const robust *r, int row, int scenario) {
-    return (size_t)row * (size_t)r->state.n_scenarios + (size_t)scenario;
+static float *row(const robust *r, float *of, int index) {
+    return of + (size_t)index * r->width;
 }
 
-/* x^8 and its root. */
-static double raise(double x) {
-    const double square = x * x, fourth = square * square;
-    return fourth * fourth;
-}
+/* ---- scenarios ------------------------------------------------------------------------------ */
 
-static double lower(double x) {
-    return sqrt(sqrt(sqrt(x > 0.0 ? x : 0.0)));
-}
-
-/* ---- the noise of experts ------------------------------------------------------------------- */
-
-/* Squared distance between two scenarios, each in its own mean rank loads. */
-static double distance(const robust *r, int s, int t) {
-    double sum = 0.0;
-    for (int e = 0; e < r->state.n_experts; e++) {
-        const double d =
-            r->state.load[at(r, e, s)] * r->inverse[s] - r->state.load[at(r, e, t)] * r->inverse[t];
-        sum += d * d;
-    }
-    return sum;
-}
-
-/* The scenario with load that is most like `s`; -1: none. */
-static int nearest(const robust *r, int s) {
-    int found = -1;
-    double least = INFINITY;
-    for (int t = 0; t < r->state.n_scenarios; t++) {
-        if (t == s || r->inverse[t] <= 0.0)
-            continue;
-        const double d = distance(r, s, t);
-        if (d < least) {
-            least = d;
-            found = t;
-        }
-    }
-    return found;
-}
-
-static void weigh_scenarios(const bl_problem *problem, robust *r) {
+/* load[n_experts][n_scenarios] in mean rank loads, and weights; the number of scenarios with
+ * load. */
+static int normalise(const bl_problem *problem, double *load, double *weight) {
     const double active = bl_problem_active_ranks(problem);
-    const double total = bl_problem_total_load(problem);
+    const double all = bl_problem_total_load(problem);
     int n_loaded = 0;
     for (int s = 0; s < problem->n_scenarios; s++) {
-        double load = 0.0;
+        const double *from = problem->load + (size_t)s * (size_t)problem->n_experts;
+        double total = 0.0;
         for (int e = 0; e < problem->n_experts; e++)
-            load += problem->load[(size_t)s * (size_t)problem->n_experts + (size_t)e];
-        r->inverse[s] = load > 0.0 ? active / load : 0.0;
-        r->weight[s] = load / total;
-        n_loaded += load > 0.0;
+            total += from[e];
+        weight[s] = total / all;
+        n_loaded += total > 0.0;
+        for (int e = 0; e < problem->n_experts; e++)
+            load[(size_t)e * (size_t)problem->n_scenarios + (size_t)s] =
+                total > 0.0 ? from[e] / total * active : 0.0;
     }
-    r->n_worst = problem->tail < 1.0 ? (int)ceil(problem->tail * n_loaded) : 0;
+    return n_loaded;
 }
 
-static void estimate_noise(robust *r) {
-    for (int s = 0; s < r->state.n_scenarios; s++) {
-        const int t = r->inverse[s] > 0.0 ? nearest(r, s) : -1;
-        for (int e = 0; e < r->state.n_experts && t >= 0; e++) {
-            const double d = r->state.load[at(r, e, s)] * r->inverse[s] -
-                             r->state.load[at(r, e, t)] * r->inverse[t];
-            r->noise[e] += BETA / 2.0 * r->weight[s] * d * d / 2.0;
+static void take_over(robust *r, const double *load, const double *weight, const double *variance) {
+    const double most = MOST_CHARGE / r->state.n_slots;
+    memcpy(r->weight, weight, (size_t)r->n_scenarios * sizeof *weight);
+    for (int e = 0; e < r->state.n_experts; e++) {
+        const size_t from = (size_t)e * (size_t)r->n_scenarios;
+        for (int s = 0; s < r->n_scenarios; s++) {
+            row(r, r->load, e)[s] = (float)load[from + (size_t)s];
+            row(r, r->noise, e)[s] = (float)fmin(BETA / 2.0 * variance[from + (size_t)s], most);
         }
     }
+}
+
+static bl_status fill(const bl_problem *problem, robust *r, bl_error *err) {
+    const size_t cells = (size_t)problem->n_experts * (size_t)problem->n_scenarios;
+    double *load = NULL, *variance = NULL, *weight = NULL;
+    bl_status st;
+    BL_TRY_GOTO(st, BL_CALLOC(load, cells, err), done);
+    BL_TRY_GOTO(st, BL_CALLOC(variance, cells, err), done);
+    BL_TRY_GOTO(st, BL_CALLOC(weight, problem->n_scenarios, err), done);
+    const int n_loaded = normalise(problem, load, weight);
+    r->n_worst = problem->tail < 1.0 ? (int)ceil(problem->tail * n_loaded) : 0;
+    BL_TRY_GOTO(st,
+                bl_scatter(load, weight, problem->n_experts, problem->n_scenarios, variance, err),
+                done);
+    take_over(r, load, weight, variance);
+done:
+    free(load);
+    free(variance);
+    free(weight);
+    return st;
 }
 
 /* ---- the cost ------------------------------------------------------------------------------- */
 
-static double worst_mean(const robust *r, const double *sum) {
+/* x^8 and its root. */
+static float raise(float x) {
+    const float square = x * x, fourth = square * square;
+    return fourth * fourth;
+}
+
+static float lower(float x) {
+    return sqrtf(sqrtf(sqrtf(x > 0.0F ? x : 0.0F)));
+}
+
+/* The mean of the n_worst highest of root[]. */
+static double worst_mean(const robust *r) {
     int n = 0;
-    for (int s = 0; s < r->state.n_scenarios; s++) {
-        if (n == r->n_worst && sum[s] <= r->worst[n - 1])
+    for (int s = 0; s < r->n_scenarios; s++) {
+        if (n == r->n_worst && r->root[s] <= r->worst[n - 1])
             continue;
         int to = n < r->n_worst ? n++ : n - 1;
-        for (; to > 0 && r->worst[to - 1] < sum[s]; to--)
+        for (; to > 0 && r->worst[to - 1] < r->root[s]; to--)
             r->worst[to] = r->worst[to - 1];
-        r->worst[to] = sum[s];
+        r->worst[to] = r->root[s];
     }
     double mean = 0.0;
     for (int i = 0; i < n; i++)
-        mean += lower(r->worst[i]) / n;
+        mean += (double)r->worst[i] / n;
     return mean;
 }
 
-static double cost_of(const robust *r, const double *sum, int moves) {
-    double cost = r->move_price * moves;
-    if (r->n_worst > 0)
-        return cost + worst_mean(r, sum);
-    for (int s = 0; s < r->state.n_scenarios; s++)
-        cost += r->weight[s] * lower(sum[s]);
-    return cost;
+static void take_roots(size_t blocks, const float *restrict sum, float *restrict root) {
+    for (size_t s = 0; s < LANES * blocks; s++)
+        root[s] = lower(sum[s]);
 }
 
-static void charge_rank(robust *r, int rank) {
+static double cost_of(robust *r, const float *sum, int moves) {
+    double mean = 0.0;
+    take_roots(r->blocks, sum, r->root);
+    if (r->n_worst > 0) {
+        mean = worst_mean(r);
+    } else {
+        for (int s = 0; s < r->n_scenarios; s++)
+            mean += r->weight[s] * (double)r->root[s];
+    }
+    return mean + r->move_price * moves;
+}
+
+/* out = share * load + cubed * noise */
+static void blend(size_t blocks, float share, const float *restrict load, float cubed,
+                  const float *restrict noise, float *restrict out) {
+    for (size_t s = 0; s < LANES * blocks; s++)
+        out[s] = share * load[s] + cubed * noise[s];
+}
+
+/* What one copy of `expert` adds to its rank's value when it is one of `copies`. */
+static void weigh_copy(const robust *r, int expert, int copies, float *out) {
+    const float share = 1.0F / (float)copies;
+    blend(r->blocks, share, row(r, r->load, expert), share * share * share,
+          row(r, r->noise, expert), out);
+}
+
+static void add(size_t blocks, const float *restrict from, float *restrict to) {
+    for (size_t s = 0; s < LANES * blocks; s++)
+        to[s] += from[s];
+}
+
+static void raise_all(size_t blocks, const float *restrict value, float *restrict power) {
+    for (size_t s = 0; s < LANES * blocks; s++)
+        power[s] = raise(value[s]);
+}
+
+static void weigh_rank(robust *r, int rank) {
     const bl_state *state = &r->state;
-    double charge = 0.0;
+    float *value = row(r, r->value, rank);
+    memset(value, 0, r->width * sizeof *value);
     for (int slot = state->begin[rank]; slot < state->begin[rank + 1]; slot++) {
-        const int e = state->expert[slot];
-        if (e != BL_NO_EXPERT)
-            charge += r->noise[e] / ((double)state->copies[e] * state->copies[e]);
+        if (state->expert[slot] != BL_NO_EXPERT)
+            add(r->blocks, row(r, r->copy, state->expert[slot]), value);
     }
-    r->charge[rank] = charge;
-    for (int s = 0; s < state->n_scenarios; s++)
-        r->power[at(r, rank, s)] =
-            r->inverse[s] > 0.0 ? raise(state->rank_load[at(r, rank, s)] * r->inverse[s] + charge)
-                                : 0.0;
+    raise_all(r->blocks, value, row(r, r->power, rank));
 }
 
+/* Sums anew, so that rounding does not pile up. */
 static void settle(robust *r) {
-    memset(r->sum, 0, (size_t)r->state.n_scenarios * sizeof *r->sum);
-    for (int rank = 0; rank < r->state.n_ranks; rank++) {
-        for (int s = 0; s < r->state.n_scenarios; s++)
-            r->sum[s] += r->power[at(r, rank, s)];
-    }
+    memset(r->sum, 0, r->width * sizeof *r->sum);
+    for (int rank = 0; rank < r->state.n_ranks; rank++)
+        add(r->blocks, row(r, r->power, rank), r->sum);
     r->cost = cost_of(r, r->sum, r->state.moves);
+}
+
+static void keep_best(robust *r) {
     if (r->cost >= r->best_cost)
         return;
     r->best_cost = r->cost;
@@ -171,44 +207,16 @@ static void settle(robust *r) {
 
 /* ---- proposals ------------------------------------------------------------------------------ */
 
-static touch *touch_rank(robust *r, int rank) {
-    if (r->position[rank] < 0) {
-        r->position[rank] = r->n_touched;
-        r->touched[r->n_touched++] = (touch){.rank = rank};
-    }
-    return &r->touched[r->position[rank]];
+/* after += (value + more - less)^8 - power. `more` and `less` are read only, and may be one. */
+static void shift(size_t blocks, const float *value, const float *power, const float *more,
+                  const float *less, float *restrict after) {
+    for (size_t s = 0; s < LANES * blocks; s++)
+        after[s] += raise(value[s] + more[s] - less[s]) - power[s];
 }
 
-/* A copy of the old (or new) expert on `rank` weighs 1 / before of it and will weigh 1 / after; 0
- * copies: there is none. */
-static void touch_copy(robust *r, int rank, int expert, bool is_new, int before, int after) {
-    const double was = before > 0 ? 1.0 / before : 0.0, will = after > 0 ? 1.0 / after : 0.0;
-    touch *t = touch_rank(r, rank);
-    *(is_new ? &t->part_new : &t->part_old) += will - was;
-    t->charge += (will * will - was * was) * r->noise[expert];
-}
-
-/* Sums after the touched ranks have changed, and the cost; forgets what was touched but for the
- * list of ranks. */
-static double score_touched(robust *r, int old, int new, int moves) {
-    const bl_state *state = &r->state;
-    const int n = state->n_scenarios;
-    const double *load_old = state->load + at(r, old < 0 ? 0 : old, 0);
-    const double *load_new = state->load + at(r, new < 0 ? 0 : new, 0);
-    memcpy(r->after, r->sum, (size_t)n * sizeof *r->after);
-    for (int i = 0; i < r->n_touched; i++) {
-        const touch *t = &r->touched[i];
-        const double *load = state->rank_load + at(r, t->rank, 0);
-        const double *power = r->power + at(r, t->rank, 0);
-        const double charge = r->charge[t->rank] + t->charge;
-        for (int s = 0; s < n; s++) {
-            const double x = load[s] + t->part_old * load_old[s] + t->part_new * load_new[s];
-            if (r->inverse[s] > 0.0)
-                r->after[s] += raise(x * r->inverse[s] + charge) - power[s];
-        }
-        r->position[t->rank] = -1;
-    }
-    return cost_of(r, r->after, moves);
+/* In after[], rank's value becomes value + more - less. */
+static void change_rank(const robust *r, int rank, const float *more, const float *less) {
+    shift(r->blocks, row(r, r->value, rank), row(r, r->power, rank), more, less, r->after);
 }
 
 static bool is_accepted(robust *r, double cost, double temperature) {
@@ -216,14 +224,21 @@ static bool is_accepted(robust *r, double cost, double temperature) {
     return worse <= 0.0 || bl_rng_unit(r->rng) < exp(-worse / temperature);
 }
 
-static void refresh(robust *r) {
-    for (int i = 0; i < r->n_touched; i++)
-        charge_rank(r, r->touched[i].rank);
-    settle(r);
+/* The proposal has become the placement: its ranks have been weighed. */
+static void accept(robust *r, double cost) {
+    float *const sum = r->sum;
+    r->sum = r->after;
+    r->after = sum;
+    r->cost = cost;
+    keep_best(r);
 }
 
 static int random_slot(robust *r) {
     return (int)bl_rng_below(r->rng, (uint32_t)r->state.n_slots);
+}
+
+static const float *copy_of(const robust *r, int expert) {
+    return expert != BL_NO_EXPERT ? row(r, r->copy, expert) : r->none;
 }
 
 static void propose_swap(robust *r, double temperature) {
@@ -231,93 +246,151 @@ static void propose_swap(robust *r, double temperature) {
     const int p = random_slot(r), q = random_slot(r);
     if (!bl_state_may_swap(state, p, q))
         return;
-    const int a = state->expert[p], b = state->expert[q];
-    const int g = state->rank[p], h = state->rank[q];
-    r->n_touched = 0;
-    if (a != BL_NO_EXPERT) {
-        touch_copy(r, g, a, false, state->copies[a], 0);
-        touch_copy(r, h, a, false, 0, state->copies[a]);
-    }
-    if (b != BL_NO_EXPERT) {
-        touch_copy(r, h, b, true, state->copies[b], 0);
-        touch_copy(r, g, b, true, 0, state->copies[b]);
-    }
-    const double cost = score_touched(r, a, b, state->moves + bl_state_swap_moves(state, p, q));
+    const float *a = copy_of(r, state->expert[p]), *b = copy_of(r, state->expert[q]);
+    memcpy(r->after, r->sum, r->width * sizeof *r->after);
+    change_rank(r, state->rank[p], b, a);
+    change_rank(r, state->rank[q], a, b);
+    const double cost = cost_of(r, r->after, state->moves + bl_state_swap_moves(state, p, q));
     if (!is_accepted(r, cost, temperature))
         return;
     bl_state_swap(state, p, q);
-    refresh(r);
+    weigh_rank(r, state->rank[p]);
+    weigh_rank(r, state->rank[q]);
+    accept(r, cost);
+}
+
+/* heavier, lighter and exchange for a copy of `old` (or a hole) that becomes one of `new`. */
+static void weigh_change(robust *r, int old, int new) {
+    const int copies = r->state.copies[new];
+    const float *now = copy_of(r, old);
+    weigh_copy(r, new, copies + 1, r->lighter);
+    if (old != BL_NO_EXPERT)
+        weigh_copy(r, old, r->state.copies[old] - 1, r->heavier);
+    for (size_t s = 0; s < r->width; s++) {
+        r->exchange[s] = r->lighter[s] - now[s];
+        r->lighter[s] = row(r, r->copy, new)[s] - r->lighter[s];
+        r->heavier[s] -= now[s];
+    }
+}
+
+/* after[], once slot p holds `new`. Ranks that hold both experts change once, by both. */
+static void change_holders(robust *r, int p, int old, int new) {
+    const bl_state *state = &r->state;
+    memcpy(r->after, r->sum, r->width * sizeof *r->after);
+    change_rank(r, state->rank[p], r->exchange, r->none);
+    for (int slot = state->head[new]; slot >= 0; slot = state->next[slot]) {
+        const int rank = state->rank[slot];
+        const bool both = old != BL_NO_EXPERT && bl_holds_has(&state->holds, rank, old);
+        change_rank(r, rank, both ? r->heavier : r->none, r->lighter);
+    }
+    if (old == BL_NO_EXPERT)
+        return;
+    for (int slot = state->head[old]; slot >= 0; slot = state->next[slot]) {
+        if (slot != p && !bl_holds_has(&state->holds, state->rank[slot], new))
+            change_rank(r, state->rank[slot], r->heavier, r->none);
+    }
+}
+
+static void weigh_ranks_of(robust *r, int expert) {
+    if (expert == BL_NO_EXPERT)
+        return;
+    const bl_state *state = &r->state;
+    for (int slot = state->head[expert]; slot >= 0; slot = state->next[slot])
+        weigh_rank(r, state->rank[slot]);
+}
+
+/* A slot whose content can be spared, where one is found soon. */
+static int spare_slot(robust *r) {
+    int slot = 0;
+    for (int tries = 0; tries < SPARE_TRIES; tries++) {
+        slot = random_slot(r);
+        const int expert = r->state.expert[slot];
+        if (expert == BL_NO_EXPERT || r->state.copies[expert] > 1)
+            break;
+    }
+    return slot;
 }
 
 static void propose_replace(robust *r, double temperature) {
     bl_state *state = &r->state;
-    const int p = random_slot(r), old = state->expert[p];
+    const int p = spare_slot(r), old = state->expert[p];
     const int new = (int)bl_rng_below(r->rng, (uint32_t)state->n_experts);
     if (!bl_state_may_replace(state, p, new))
         return;
-    r->n_touched = 0;
-    if (old != BL_NO_EXPERT) {
-        const int copies = state->copies[old];
-        for (int slot = state->head[old]; slot >= 0; slot = state->next[slot])
-            touch_copy(r, state->rank[slot], old, false, copies, slot == p ? 0 : copies - 1);
-    }
-    const int copies = state->copies[new];
-    for (int slot = state->head[new]; slot >= 0; slot = state->next[slot])
-        touch_copy(r, state->rank[slot], new, true, copies, copies + 1);
-    touch_copy(r, state->rank[p], new, true, 0, copies + 1);
-    const double cost =
-        score_touched(r, old, new, state->moves + bl_state_replace_moves(state, p, new));
+    weigh_change(r, old, new);
+    change_holders(r, p, old, new);
+    const double cost = cost_of(r, r->after, state->moves + bl_state_replace_moves(state, p, new));
     if (!is_accepted(r, cost, temperature))
         return;
     bl_state_replace(state, p, new);
-    refresh(r);
+    weigh_copy(r, new, state->copies[new], row(r, r->copy, new));
+    if (old != BL_NO_EXPERT)
+        weigh_copy(r, old, state->copies[old], row(r, r->copy, old));
+    weigh_ranks_of(r, new); /* slot p among them */
+    weigh_ranks_of(r, old);
+    accept(r, cost);
 }
 
 /* ---- life ----------------------------------------------------------------------------------- */
 
 static void robust_free(robust *r) {
     bl_state_free(&r->state);
-    free(r->inverse);
+    float *const floats[] = {r->load,    r->noise,   r->copy,    r->value, r->power,
+                             r->sum,     r->after,   r->root,    r->worst, r->none,
+                             r->lighter, r->heavier, r->exchange};
+    for (size_t i = 0; i < sizeof floats / sizeof *floats; i++)
+        free(floats[i]);
     free(r->weight);
-    free(r->noise);
-    free(r->charge);
-    free(r->power);
-    free(r->sum);
-    free(r->after);
-    free(r->worst);
-    free(r->touched);
-    free(r->position);
     free(r->best);
 }
 
 static bl_status allocate(robust *r, bl_error *err) {
-    const bl_state *state = &r->state;
-    BL_TRY(BL_CALLOC(r->inverse, state->n_scenarios, err));
-    BL_TRY(BL_CALLOC(r->weight, state->n_scenarios, err));
-    BL_TRY(BL_CALLOC(r->noise, state->n_experts, err));
-    BL_TRY(BL_CALLOC(r->charge, state->n_ranks, err));
-    BL_TRY(BL_CALLOC(r->power, (size_t)state->n_ranks * (size_t)state->n_scenarios, err));
-    BL_TRY(BL_CALLOC(r->sum, state->n_scenarios, err));
-    BL_TRY(BL_CALLOC(r->after, state->n_scenarios, err));
-    BL_TRY(BL_CALLOC(r->worst, state->n_scenarios, err));
-    BL_TRY(BL_CALLOC(r->touched, state->n_ranks, err));
-    BL_TRY(BL_CALLOC(r->position, state->n_ranks, err));
-    return BL_CALLOC(r->best, state->n_slots, err);
+    const size_t n_experts = (size_t)r->state.n_experts, n_ranks = (size_t)r->state.n_ranks;
+    BL_TRY(BL_CALLOC(r->load, n_experts * r->width, err));
+    BL_TRY(BL_CALLOC(r->noise, n_experts * r->width, err));
+    BL_TRY(BL_CALLOC(r->copy, n_experts * r->width, err));
+    BL_TRY(BL_CALLOC(r->value, n_ranks * r->width, err));
+    BL_TRY(BL_CALLOC(r->power, n_ranks * r->width, err));
+    BL_TRY(BL_CALLOC(r->weight, r->n_scenarios, err));
+    float **const rows[] = {&r->sum,  &r->after,   &r->root,    &r->worst,
+                            &r->none, &r->lighter, &r->heavier, &r->exchange};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        BL_TRY(BL_CALLOC(*rows[i], r->width, err));
+    return BL_CALLOC(r->best, r->state.n_slots, err);
+}
+
+/* The state knows one scenario, of all loads: it is asked for no scores. */
+static bl_status make_state(const bl_problem *problem, const bl_layer_placement *placement,
+                            bl_state *state, bl_error *err) {
+    double *sum;
+    BL_TRY(BL_CALLOC(sum, problem->n_experts, err));
+    bl_problem_sum_load(problem, sum);
+    bl_problem one = *problem;
+    one.n_scenarios = 1;
+    one.load = sum;
+    const bl_status st = bl_state_create(&one, placement, state, err);
+    free(sum);
+    return st;
 }
 
 /* Ready at `placement`; the caller frees it, whatever comes back. */
 static bl_status robust_create(const bl_problem *problem, const bl_layer_placement *placement,
                                double move_price, robust *r, bl_error *err) {
-    *r = (robust){.move_price = move_price, .best_cost = INFINITY};
-    BL_TRY(bl_state_create(problem, placement, &r->state, err));
+    const size_t n = (size_t)problem->n_scenarios;
+    *r = (robust){.move_price = move_price,
+                  .n_scenarios = problem->n_scenarios,
+                  .blocks = (n + LANES - 1) / LANES,
+                  .width = (n + LANES - 1) / LANES * LANES};
+    BL_TRY(make_state(problem, placement, &r->state, err));
     BL_TRY(allocate(r, err));
-    weigh_scenarios(problem, r);
-    estimate_noise(r);
-    for (int rank = 0; rank < problem->n_ranks; rank++) {
-        r->position[rank] = -1;
-        charge_rank(r, rank);
-    }
+    BL_TRY(fill(problem, r, err));
+    for (int e = 0; e < problem->n_experts; e++)
+        weigh_copy(r, e, r->state.copies[e], row(r, r->copy, e));
+    for (int rank = 0; rank < problem->n_ranks; rank++)
+        weigh_rank(r, rank);
     settle(r);
+    r->best_cost = r->cost;
+    memcpy(r->best, r->state.expert, (size_t)r->state.n_slots * sizeof *r->best);
     return BL_OK;
 }
 
@@ -335,7 +408,7 @@ bl_status bl_robust_cost(const bl_problem *problem, const bl_layer_placement *pl
 
 /* Beyond EASY_SCENARIOS a proposal's time is paid for with fewer proposals. */
 static int64_t default_proposals(const robust *r) {
-    const int scenarios = r->state.n_scenarios;
+    const int scenarios = r->n_scenarios;
     int64_t n = (int64_t)r->state.n_slots * PROPOSALS_PER_SLOT;
     if (scenarios > EASY_SCENARIOS)
         n = n * EASY_SCENARIOS / scenarios;
@@ -344,9 +417,8 @@ static int64_t default_proposals(const robust *r) {
 
 static bl_status anneal(robust *r, const bl_robust_options *options) {
     const int64_t proposals = options->proposals > 0 ? options->proposals : default_proposals(r);
-    const double hottest = r->move_price > 0.0 ? HOTTEST_PRICED_PER_SLOT : HOTTEST_PER_SLOT;
-    const double cooling = log(COLDEST_PER_SLOT / hottest);
-    const double start = hottest / r->state.n_slots * r->cost;
+    const double cooling = log(COLDEST_PER_SLOT / HOTTEST_PER_SLOT);
+    const double start = HOTTEST_PER_SLOT / r->state.n_slots * r->cost;
     const bool has_spares = r->state.n_slots > r->state.n_experts;
     const double begin = options->time_s > 0.0 ? bl_now_s() : 0.0;
     for (int64_t n = 0;; n += STRIDE) {
@@ -363,6 +435,7 @@ static bl_status anneal(robust *r, const bl_robust_options *options) {
             else
                 propose_swap(r, temperature);
         }
+        settle(r);
     }
 }
 
