@@ -322,10 +322,11 @@ check "planned on the first, scored on the second" left_out 0 b.blt -- a.plan.js
 # ---- what counts over the steps ----
 check "over the worst steps" quiet toy --trace steps.blt --slots 12 --over cvar:0.75 --half-life 4 -o worst.plan.json
 check "... says so" holds "$work/worst.plan.json" 'd["provenance"]["over"] == "cvar:0.75" and d["provenance"]["robust"] and d["provenance"]["half_life"] == 4'
-check "over the mean, by default" holds "$work/a.plan.json" 'd["provenance"]["over"] == "mean" and d["provenance"]["robust"]'
+check "over the mean" quiet toy --trace steps.blt --slots 12 --steps 0:6 -o mean.plan.json
+check "... by default" holds "$work/mean.plan.json" 'd["provenance"]["over"] == "mean" and d["provenance"]["robust"]'
 check "over these steps alone" quiet toy --trace steps.blt --slots 12 --steps 0:6 --over sample -o sample.plan.json
 check "... is no worse on them" holds "$work/sample.plan.json" 'not d["provenance"]["robust"] and all(
-    l["score"]["max_over_mean"] <= m["score"]["max_over_mean"] for l, m in zip(d["layers"], json.load(open("'"$work"'/a.plan.json"))["layers"]))'
+    l["score"]["max_over_mean"] <= m["score"]["max_over_mean"] for l, m in zip(d["layers"], json.load(open("'"$work"'/mean.plan.json"))["layers"]))'
 
 # ---- real loads, all the way ----
 glm=$(cd "$shared" 2>/dev/null && pwd)
