@@ -333,6 +333,10 @@ bl_status bl_replay_run(const bl_loads *loads, const bl_topology *topology,
         st = score_all(&r, &made, err);
     if (st >= 0)
         st = bl_replay_find_noise(&r, &options->plans[0], &made, err);
+    if (st >= 0)
+        st = BL_CALLOC(made.step_id, r.n_steps, err);
+    for (size_t i = 0; i < r.n_steps && st >= 0; i++)
+        made.step_id[i] = loads->step_id[r.steps[i]];
     made.n_steps = r.n_steps;
     made.n_left_out = r.n_left_out;
     made.modelled = r.cost != NULL;
@@ -352,6 +356,7 @@ void bl_replay_free(bl_replay *replay) {
     for (int p = 0; replay->plans != NULL && p < replay->n_plans; p++)
         bl_replay_score_free(&replay->plans[p]);
     free(replay->plans);
+    free(replay->step_id);
     bl_replay_score_free(&replay->baseline);
     *replay = (bl_replay){0};
 }

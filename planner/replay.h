@@ -105,7 +105,13 @@ typedef struct bl_replay_score {
     double balancedness;
     double tail_mean; /* of imbalance over the worst part; NaN when not asked for */
     int n_layers;
-    bl_replay_figures *layers;        /* [n_layers] as in the loads; owned */
+    bl_replay_figures *layers; /* [n_layers] as in the loads; owned */
+    /* [n_steps] imbalance of every step scored, mean over its layers; NaN without load; owned */
+    double *step_imbalance;
+    int *step_layers; /* [n_steps] layers with load; owned */
+    int n_ranks;
+    /* [n_layers][n_ranks] rank load / mean rank load, mean over steps; 0 on a masked rank; owned */
+    double *rank_load;
     double step_us_mean, step_us_p95; /* NaN when no time could be modelled */
     double *step_us;                  /* [n_steps] or NULL; owned */
     bl_replay_traffic traffic;
@@ -117,6 +123,7 @@ typedef struct bl_replay_score {
 
 typedef struct bl_replay {
     size_t n_steps;    /* scored */
+    uint64_t *step_id; /* [n_steps] positions in the trace; owned */
     size_t n_left_out; /* selected, but seen by a plan */
     bool modelled;     /* times are there */
     /* Noise floor: imbalance under steps that vary as these do, of a plan that is level on their

@@ -127,6 +127,34 @@ static void scale_rows(const bl_replaying *r, const bl_layer_placement *placemen
         s->rank_rows[rank] *= rows / total;
 }
 
+/* Where the rows lay, for whoever draws it. */
+static void note_ranks(const layer_scratch *s, const bl_layer_placement *placement, int row,
+                       size_t step, double imbalance, bl_replay_score *score) {
+    double total = 0.0;
+    int active = 0;
+    for (int rank = 0; rank < placement->n_ranks; rank++) {
+        total += s->rank_rows[rank];
+        active += s->slots_per_rank[rank] > 0;
+    }
+    double *into = score->rank_load + (size_t)row * (size_t)placement->n_ranks;
+    for (int rank = 0; rank < placement->n_ranks; rank++)
+        into[rank] += s->rank_rows[rank] * active / total;
+    score->step_imbalance[step] += imbalance;
+    score->step_layers[step]++;
+}
+
+/* From sums to means. */
+static void average_ranks(const bl_replaying *r, const size_t *loaded, bl_replay_score *score) {
+    for (int row = 0; row < score->n_layers; row++) {
+        for (int rank = 0; rank < score->n_ranks && loaded[row] > 0; rank++)
+            score->rank_load[(size_t)row * (size_t)score->n_ranks + (size_t)rank] /=
+                (double)loaded[row];
+    }
+    for (size_t i = 0; i < r->n_steps; i++)
+        score->step_imbalance[i] =
+            score->step_layers[i] > 0 ? score->step_imbalance[i] / score->step_layers[i] : NAN;
+}
+
 static bl_status score_layer(bl_replaying *r, const bl_plan *plan, int row, bl_replay_score *score,
                              bl_traffic *traffic, size_t *n_samples, bl_error *err) {
     const bl_layer_placement *placement =
@@ -145,6 +173,7 @@ static bl_status score_layer(bl_replaying *r, const bl_plan *plan, int row, bl_r
             continue;
         r->samples[(*n_samples)++] =
             bl_imbalance(s.rank_rows, s.slots_per_rank, placement->n_ranks);
+        note_ranks(&s, placement, row, i, r->samples[*n_samples - 1], score);
         if (r->cost == NULL)
             continue;
         scale_rows(r, placement, &s);
@@ -206,6 +235,12 @@ bl_status bl_replay_score_plan(bl_replaying *r, const bl_plan *plan, const char 
         BL_TRY(BL_CALLOC(out->step_us, r->n_steps, err));
     BL_TRY(BL_CALLOC(out->layers, r->loads->n_layers, err));
     out->n_layers = r->loads->n_layers;
+    out->n_ranks = plan->placement.n_ranks;
+    BL_TRY(BL_CALLOC(out->step_imbalance, r->n_steps, err));
+    BL_TRY(BL_CALLOC(out->step_layers, r->n_steps, err));
+    BL_TRY(BL_CALLOC(out->rank_load, (size_t)out->n_layers * (size_t)out->n_ranks, err));
+    size_t *loaded;
+    BL_TRY(BL_CALLOC(loaded, out->n_layers, err));
     bl_traffic traffic = {0};
     bl_status st = BL_OK;
     if (r->group != NULL)
@@ -214,11 +249,14 @@ bl_status bl_replay_score_plan(bl_replaying *r, const bl_plan *plan, const char 
     for (int row = 0; row < r->loads->n_layers && st >= 0; row++) {
         const size_t before = n;
         st = score_layer(r, plan, row, out, &traffic, &n, err);
+        loaded[row] = n - before;
         out->layers[row] = figures_of(r->samples + before, n - before);
     }
     if (st >= 0 && r->group != NULL)
         st = bl_replay_traffic_of(r, &traffic, &out->traffic, err);
     bl_traffic_free(&traffic);
+    average_ranks(r, loaded, out);
+    free(loaded);
     BL_TRY(st);
     summarise_imbalance(r, n, out);
     return summarise_time(r, out, err);
@@ -227,9 +265,13 @@ bl_status bl_replay_score_plan(bl_replaying *r, const bl_plan *plan, const char 
 void bl_replay_score_free(bl_replay_score *score) {
     free(score->step_us);
     free(score->layers);
+    free(score->step_imbalance);
+    free(score->step_layers);
+    free(score->rank_load);
     free(score->traffic.dispatch_pairs);
     free(score->traffic.combine_pairs);
     score->traffic = (bl_replay_traffic){0};
-    score->step_us = NULL;
+    score->step_us = score->step_imbalance = score->rank_load = NULL;
     score->layers = NULL;
+    score->step_layers = NULL;
 }
