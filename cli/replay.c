@@ -1,11 +1,9 @@
 /*
  * ballast replay: how plans would have done on steps they have not seen.
  */
-#include "cli/replay_inputs.h"
+#include "cli/replay_answer.h"
 #include "cli/replay_print.h"
 #include "cli/verbs.h"
-
-#include <string.h>
 
 #define AT(field) offsetof(bl_replay_request, field)
 static const bl_opt OPTIONS[] = {
@@ -43,61 +41,7 @@ static const bl_opt OPTIONS[] = {
     {0}};
 
 static void set_defaults(void *options) {
-    bl_replay_request *o = options;
-    o->steps.end = INT64_MAX;
-    o->rule = o->phase = -1;
-    o->baseline = "contiguous";
-    o->dwell = BL_REPLAY_DWELL_STEPS;
-    o->seed = 1;
-}
-
-static bl_status replay_loads(const bl_replay_request *o, const bl_replay_inputs *in, char **paths,
-                              const bl_loads *loads, int phase, bl_replay *out, bl_error *err) {
-    const bl_replay_options options = {
-        .plans = in->plans,
-        .names = (const char *const *)paths,
-        .n_plans = in->n_plans,
-        .baseline = in->has_baseline                     ? BL_BASELINE_PLAN
-                    : strcmp(o->baseline, "greedy") == 0 ? BL_BASELINE_GREEDY
-                                                         : BL_BASELINE_CONTIGUOUS,
-        .baseline_plan = &in->baseline,
-        .baseline_name = o->baseline,
-        .model = in->has_model ? &in->model : NULL,
-        .first_step = o->steps.first,
-        .end_step = o->steps.end,
-        .steps_named = o->steps.given,
-        .phase = phase >= 0 ? bl_phase_names[phase] : NULL,
-        .dispatch = (bl_dispatch)o->dispatch,
-        .combine = (bl_dispatch)o->combine,
-        .dwell_steps = o->dwell,
-        .tokens_per_rank = o->tokens_per_rank,
-        .overlap = o->overlap,
-        .seed = (uint64_t)o->seed,
-    };
-    return bl_replay_run(loads, &in->topology, &options, out, err);
-}
-
-/* Each phase by itself, where there are several. */
-static bl_status replay_phases(const bl_replay_request *o, const bl_replay_inputs *in, char **paths,
-                               bl_replay_answer *answer, bl_error *err) {
-    const int n = bl_phases_of(&in->requests, o->phase, answer->phases);
-    for (int p = 0; p < n && n > 1; p++) {
-        bl_loads loads = {0};
-        BL_TRY(bl_replay_read_loads(o, in, answer->phases[p], &loads, err));
-        const bl_status st =
-            replay_loads(o, in, paths, &loads, answer->phases[p], &answer->apart[p], err);
-        bl_loads_free(&loads);
-        BL_TRY(st);
-        answer->n_phases = p + 1;
-    }
-    answer->n_phases = n;
-    return BL_OK;
-}
-
-static void answer_free(bl_replay_answer *answer) {
-    bl_replay_free(&answer->all);
-    for (int p = 0; p < BL_N_PHASES; p++)
-        bl_replay_free(&answer->apart[p]);
+    bl_replay_defaults(options);
 }
 
 static void warn(const bl_replay *replay, const char *name) {
@@ -119,9 +63,7 @@ static bl_status run(void *options, int n_args, char **args, bl_error *err) {
     bl_replay_answer answer = {0};
     bl_status st = bl_replay_inputs_open(o, n_args, args, &in, err);
     if (st >= 0)
-        st = replay_loads(o, &in, args, &in.loads, bl_phase_filter(o->phase), &answer.all, err);
-    if (st >= 0)
-        st = replay_phases(o, &in, args, &answer, err);
+        st = bl_replay_answer_make(o, &in, args, &answer, err);
     if (st >= 0) {
         warn(&answer.all, args[0]);
         if (o->json)
@@ -129,7 +71,7 @@ static bl_status run(void *options, int n_args, char **args, bl_error *err) {
         else
             bl_replay_print_text(o, &in, &answer);
     }
-    answer_free(&answer);
+    bl_replay_answer_free(&answer);
     bl_replay_inputs_free(&in);
     return st;
 }

@@ -97,7 +97,7 @@ bl_status bl_replay_inputs_open(const bl_replay_request *o, int n, char **paths,
     BL_TRY(bl_topology_open(o->topology, &in->topology, err));
     BL_TRY(bl_replay_read_loads(o, in, bl_phase_filter(o->phase), &in->loads, err));
     BL_TRY(check_names(o, in, err));
-    BL_TRY(bl_demand_read(o->traces.items, o->traces.n, o->steps.first, o->steps.end, &in->requests,
+    BL_TRY(bl_demand_read(o->traces.items, o->traces.n, o->steps.first, o->steps.end, &in->demand,
                           err));
     bl_loads_tell(&in->loads, o->traces.items[0], in->plans[0].model_name, o->steps.first,
                   o->steps.end, stderr);

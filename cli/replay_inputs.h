@@ -24,7 +24,7 @@ typedef struct bl_replay_inputs {
     bool has_baseline, has_model;
     bl_model model;
     bl_topology topology;
-    bl_demand requests;
+    bl_demand demand;
     bl_loads loads; /* of the phase asked for */
 } bl_replay_inputs;
 
@@ -37,13 +37,5 @@ void bl_replay_inputs_free(bl_replay_inputs *in);
 /* The loads of one phase (a bl_phase, or -1: all). Free with bl_loads_free(). */
 bl_status bl_replay_read_loads(const bl_replay_request *o, const bl_replay_inputs *in, int phase,
                                bl_loads *out, bl_error *err);
-
-/* An answer: all that was asked for together, and each of its phases apart. */
-typedef struct bl_replay_answer {
-    bl_replay all;
-    int n_phases;
-    int phases[BL_N_PHASES];      /* ascending */
-    bl_replay apart[BL_N_PHASES]; /* [n_phases]; one phase alone is `all` */
-} bl_replay_answer;
 
 #endif

@@ -37,7 +37,7 @@ static void print_table(const bl_replay *replay) {
         print_score(replay, &replay->plans[p], true);
     if (replay->noise_mean > 0.0)
         printf("%-28s %7.4f %7s %7.4f   a statistic, no bound: what steps that vary as these do "
-               "leave of a plan level on their mean\n",
+               "leave of a plan level on what is to be expected\n",
                "noise floor", replay->noise_mean, "", replay->noise_p95);
 }
 
@@ -54,7 +54,7 @@ static void print_phase(const bl_replay_inputs *in, int phase, const bl_replay *
            replay->n_left_out);
     if (replay->n_steps > 0)
         print_table(replay);
-    print_requests(&in->requests, &in->requests.phases[phase]);
+    print_requests(&in->demand, &in->demand.phases[phase]);
     printf("%s, %s: %s\n", replay->plans[replay->best].name, bl_phase_names[phase],
            bl_verdict_names[replay->verdict]);
 }
@@ -67,7 +67,7 @@ void bl_replay_print_text(const bl_replay_request *o, const bl_replay_inputs *in
     if (all->n_steps > 0) {
         print_table(all);
         if (answer->n_phases == 1)
-            print_requests(&in->requests, &in->requests.phases[answer->phases[0]]);
+            print_requests(&in->demand, &in->demand.phases[answer->phases[0]]);
         for (int p = 0; p < answer->n_phases && answer->n_phases > 1; p++)
             print_phase(in, answer->phases[p], &answer->apart[p]);
         if (answer->n_phases > 1)
@@ -150,7 +150,7 @@ static json_t *phases_to_json(const bl_replay_request *o, const bl_replay_inputs
                       plans_to_json(o, in, replay), "baseline",
                       score_to_json(o, in, &replay->baseline), "noise_floor", noise_to_json(replay),
                       "requests",
-                      requests_to_json(&in->requests, &in->requests.phases[answer->phases[p]]),
+                      requests_to_json(&in->demand, &in->demand.phases[answer->phases[p]]),
                       "verdict", bl_verdict_names[replay->verdict]));
     }
     return phases;

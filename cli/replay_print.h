@@ -4,7 +4,7 @@
 #ifndef BL_CLI_REPLAY_PRINT_H
 #define BL_CLI_REPLAY_PRINT_H
 
-#include "cli/replay_inputs.h"
+#include "cli/replay_answer.h"
 
 void bl_replay_print_text(const bl_replay_request *o, const bl_replay_inputs *in,
                           const bl_replay_answer *answer);

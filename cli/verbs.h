@@ -11,7 +11,7 @@
 #define BL_VERBS(X)                             \
     X(import) X(synth) X(record) X(stat) X(live) \
     X(topo) X(size)                             \
-    X(plan) X(replay) X(diff) X(export)         \
+    X(plan) X(replay) X(report) X(diff) X(export)         \
     X(run) X(apply) X(rebalance)                \
     X(status) X(abort) X(drain)
 /* clang-format on */

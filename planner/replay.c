@@ -251,6 +251,18 @@ static bl_status make_baseline(const bl_replaying *r, bl_plan *out, bl_error *er
 
 /* ---- verdict ----------------------------------------------------------------------------------*/
 
+static bl_status note_moves(const bl_loads *loads, const bl_diff *diff, bl_replay_score *score,
+                            bl_error *err) {
+    BL_TRY(BL_CALLOC(score->layer_moves, loads->n_layers, err));
+    for (int l = 0; l < diff->n_layers; l++) {
+        for (int row = 0; row < loads->n_layers; row++) {
+            if (loads->layers[row] == diff->layer[l])
+                score->layer_moves[row] = diff->layer_moves[l];
+        }
+    }
+    return BL_OK;
+}
+
 static bl_status judge(const bl_replaying *r, const bl_plan *base,
                        const bl_replay_score *base_score, const bl_plan *plan,
                        bl_replay_score *score, bl_error *err) {
@@ -262,7 +274,9 @@ static bl_status judge(const bl_replaying *r, const bl_plan *base,
     score->moves = diff.moves;
     score->move_bytes = diff.bytes;
     score->migration_s = diff.seconds;
+    const bl_status noted = note_moves(r->loads, &diff, score, err);
     bl_diff_free(&diff);
+    BL_TRY(noted);
     if (r->cost == NULL || r->n_steps == 0)
         return BL_OK;
     double *saved;

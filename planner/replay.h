@@ -18,11 +18,13 @@
  * (planner/traffic.h), under the dispatch and combine modes given: over all scored steps and layers.
  * The rules that look at it (nearest, fixed, local) can only be scored then.
  *
- * The *noise floor* says what is left to win for a plan that is never changed. Every layer's mean
- * distribution over experts is taken for known and levelled perfectly; what remains in each step is
- * how its distribution deviates from that, summed over the experts of a rank, here with the first
- * plan's numbers of copies dealt out to its ranks at random. It is a statistic of the trace, not a
- * bound: experts that vary against each other may be put together, and single steps lie below it.
+ * The *noise floor* says what is left to win for a plan that is never changed. Such a plan can be
+ * level on what is to be expected; what a step has more or less than that it cannot know. Taken from
+ * how the distribution over experts changes from one step to the next (over the root of 2, since a
+ * difference has twice the variance, and drift over many steps is then no noise), summed over the
+ * experts of a rank, here with the first plan's copies dealt out to its ranks at random. It is a
+ * statistic of the trace, not a bound: experts that vary against each other may be put together, and
+ * single steps lie below it.
  *
  * Percentiles interpolate linearly between the sorted values.
  *
@@ -117,6 +119,7 @@ typedef struct bl_replay_score {
     bl_replay_traffic traffic;
     int64_t moves; /* against the baseline, from here on */
     uint64_t move_bytes;
+    double *layer_moves; /* [n_layers] of `moves`; NULL for the baseline; owned */
     double migration_s, saved_us, saved_us_low; /* NaN when unknown */
     bl_verdict verdict;
 } bl_replay_score;
@@ -126,8 +129,8 @@ typedef struct bl_replay {
     uint64_t *step_id; /* [n_steps] positions in the trace; owned */
     size_t n_left_out; /* selected, but seen by a plan */
     bool modelled;     /* times are there */
-    /* Noise floor: imbalance under steps that vary as these do, of a plan that is level on their
-     * mean. NaN with fewer than BL_REPLAY_MIN_STEPS steps. */
+    /* Noise floor: imbalance under steps that vary as these do, of a plan that is level on what is to
+     * be expected. NaN with fewer than BL_REPLAY_MIN_STEPS steps. */
     double noise_mean, noise_p95;
     bl_replay_score baseline;
     int n_plans;

@@ -8,44 +8,27 @@
 #include <stdlib.h>
 
 #define DEALS 4        /* random ways of dealing copies to ranks, averaged over */
-#define MOST_STEPS 512 /* more are sampled evenly */
+#define MOST_STEPS 512 /* of more, the first */
 
 typedef struct noise {
     const bl_replaying *r;
     bl_rng rng;
-    size_t n_steps, stride;
-    double *mean;  /* [n_experts] part of a step's rows */
-    double *share; /* [n_experts] of a step */
+    size_t n_steps;
+    double *share; /* [n_experts] part of a step's rows */
+    double *last;  /* [n_experts] of the step before */
     int *copies;   /* [n_experts] */
     int32_t *deal; /* [slots of a layer] */
 } noise;
 
 /* Parts of one step's rows; false when it has none. */
 static bool parts_of(const noise *n, size_t step, int row, double *share) {
-    const uint64_t *count = bl_loads_row(n->r->loads, n->r->steps[step * n->stride], row);
+    const uint64_t *count = bl_loads_row(n->r->loads, n->r->steps[step], row);
     double total = 0.0;
     for (int e = 0; e < n->r->loads->n_experts; e++)
         total += (double)count[e];
     for (int e = 0; e < n->r->loads->n_experts && total > 0.0; e++)
         share[e] = (double)count[e] / total;
     return total > 0.0;
-}
-
-/* Mean parts over the steps with load; returns how many there are. */
-static size_t mean_parts(noise *n, int row) {
-    size_t loaded = 0;
-    for (int e = 0; e < n->r->loads->n_experts; e++)
-        n->mean[e] = 0.0;
-    for (size_t s = 0; s < n->n_steps; s++) {
-        if (!parts_of(n, s, row, n->share))
-            continue;
-        loaded++;
-        for (int e = 0; e < n->r->loads->n_experts; e++)
-            n->mean[e] += n->share[e];
-    }
-    for (int e = 0; e < n->r->loads->n_experts && loaded > 0; e++)
-        n->mean[e] /= (double)loaded;
-    return loaded;
 }
 
 static void shuffle(noise *n, int n_slots) {
@@ -57,8 +40,8 @@ static void shuffle(noise *n, int n_slots) {
     }
 }
 
-/* What a rank of the deal has more than the mean at most, in mean rank loads, plus 1. */
-static double floor_of(const noise *n, const bl_layer_placement *placement, double widen) {
+/* What a rank of the deal has more than before at most, in mean rank loads, plus 1. */
+static double floor_of(const noise *n, const bl_layer_placement *placement) {
     double most = 0.0;
     int active = 0;
     for (int rank = 0; rank < placement->n_ranks; rank++) {
@@ -67,22 +50,18 @@ static double floor_of(const noise *n, const bl_layer_placement *placement, doub
         for (int slot = placement->begin[rank]; slot < placement->begin[rank + 1]; slot++) {
             const int e = n->deal[slot];
             if (e != BL_NO_EXPERT)
-                sum += (n->share[e] - n->mean[e]) / n->copies[e];
+                sum += (n->share[e] - n->last[e]) / n->copies[e];
         }
         most = fmax(most, sum);
     }
-    return 1.0 + most * active * widen;
+    return 1.0 + most * active * sqrt(0.5); /* a difference has twice the variance */
 }
 
 /* Samples of one layer, behind the others. */
 static void add_layer(noise *n, const bl_layer_placement *placement, int row, double *samples,
                       size_t *n_samples) {
     const int n_slots = bl_layer_n_slots(placement);
-    const size_t loaded = mean_parts(n, row);
-    if (loaded < 2)
-        return;
-    /* The mean was taken from these very steps: deviations from the true one are larger. */
-    const double widen = sqrt((double)loaded / (double)(loaded - 1));
+    bool has_last = false;
     for (int e = 0; e < placement->n_experts; e++)
         n->copies[e] = 0;
     for (int slot = 0; slot < n_slots; slot++) {
@@ -91,14 +70,19 @@ static void add_layer(noise *n, const bl_layer_placement *placement, int row, do
             n->copies[n->deal[slot]]++;
     }
     for (size_t s = 0; s < n->n_steps; s++) {
+        double sum = 0.0;
         if (!parts_of(n, s, row, n->share))
             continue;
-        double sum = 0.0;
-        for (int deal = 0; deal < DEALS; deal++) {
+        for (int deal = 0; deal < DEALS && has_last; deal++) {
             shuffle(n, n_slots);
-            sum += floor_of(n, placement, widen);
+            sum += floor_of(n, placement);
         }
-        samples[(*n_samples)++] = sum / DEALS;
+        if (has_last)
+            samples[(*n_samples)++] = sum / DEALS;
+        double *swap = n->last;
+        n->last = n->share;
+        n->share = swap;
+        has_last = true;
     }
 }
 
@@ -108,7 +92,7 @@ static bl_status allocate(noise *n, const bl_plan *plan, bl_error *err) {
         const int n_slots = bl_layer_n_slots(&plan->placement.layers[l]);
         most = n_slots > most ? n_slots : most;
     }
-    BL_TRY(BL_CALLOC(n->mean, plan->n_experts, err));
+    BL_TRY(BL_CALLOC(n->last, plan->n_experts, err));
     BL_TRY(BL_CALLOC(n->share, plan->n_experts, err));
     BL_TRY(BL_CALLOC(n->copies, plan->n_experts, err));
     return BL_CALLOC(n->deal, most, err);
@@ -116,11 +100,10 @@ static bl_status allocate(noise *n, const bl_plan *plan, bl_error *err) {
 
 bl_status bl_replay_find_noise(bl_replaying *r, const bl_plan *plan, bl_replay *out,
                                bl_error *err) {
-    noise n = {.r = r, .stride = (r->n_steps + MOST_STEPS - 1) / MOST_STEPS};
+    noise n = {.r = r, .n_steps = r->n_steps < MOST_STEPS ? r->n_steps : MOST_STEPS};
     out->noise_mean = out->noise_p95 = NAN;
     if (r->n_steps < BL_REPLAY_MIN_STEPS)
         return BL_OK;
-    n.n_steps = r->n_steps / n.stride;
     bl_rng_seed(&n.rng, r->options->seed);
     const bl_status st = allocate(&n, plan, err);
     size_t n_samples = 0;
@@ -132,7 +115,7 @@ bl_status bl_replay_find_noise(bl_replaying *r, const bl_plan *plan, bl_replay *
         qsort(r->samples, n_samples, sizeof *r->samples, bl_replay_ascending);
         out->noise_p95 = bl_quantile(r->samples, n_samples, 0.95);
     }
-    free(n.mean);
+    free(n.last);
     free(n.share);
     free(n.copies);
     free(n.deal);

@@ -268,10 +268,11 @@ void bl_replay_score_free(bl_replay_score *score) {
     free(score->step_imbalance);
     free(score->step_layers);
     free(score->rank_load);
+    free(score->layer_moves);
     free(score->traffic.dispatch_pairs);
     free(score->traffic.combine_pairs);
     score->traffic = (bl_replay_traffic){0};
-    score->step_us = score->step_imbalance = score->rank_load = NULL;
+    score->step_us = score->step_imbalance = score->rank_load = score->layer_moves = NULL;
     score->layers = NULL;
     score->step_layers = NULL;
 }
