@@ -24,7 +24,7 @@ typedef struct record_options {
     double wait_s, rotate_s;
     int64_t rotate_bytes, keep, min_free;
     int fsync;
-    bool follow, append, counts, set_only, json;
+    bool follow, append, counts, sets, set_only, json;
 } record_options;
 
 static const bl_opt OPTIONS[] = {
@@ -100,6 +100,10 @@ static const bl_opt OPTIONS[] = {
      .type = BL_OPT_FLAG,
      .offset = offsetof(record_options, counts),
      .help = "have the engines keep counts per layer and step instead of ids"},
+    {.name = "sets",
+     .type = BL_OPT_FLAG,
+     .offset = offsetof(record_options, sets),
+     .help = "write which experts a token picked, not in which order: smaller files"},
     {.name = "set-only",
      .type = BL_OPT_FLAG,
      .offset = offsetof(record_options, set_only),
@@ -277,6 +281,7 @@ static bl_status run(void *user, int n_args, char **args, bl_error *err) {
                           strerror(errno));
     how.directory = options->out;
     how.append = options->append;
+    how.sets = options->sets;
     how.rotate_bytes = options->rotate_bytes;
     how.rotate_s = options->rotate_s;
     how.keep = (int)options->keep;

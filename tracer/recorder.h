@@ -47,6 +47,7 @@ typedef enum bl_recorder_fsync {
 typedef struct bl_recorder_options {
     const char *path;      /* one file for all ranks, or */
     const char *directory; /* a file per rank; must exist */
+    bool sets;             /* rows as sets: which experts, not in which order (tracer/blt.h) */
     int64_t rotate_bytes;  /* close a part that is at least so large; 0: never */
     double rotate_s;       /* or so old; 0: never */
     int keep;              /* parts kept of each rank; 0: all */

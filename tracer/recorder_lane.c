@@ -193,6 +193,7 @@ static bl_status begin_file(bl_lane *lane, double now_s, bl_error *err) {
         snprintf(lane->path, sizeof lane->path, "%s", lane->options->path);
     }
     BL_TRY(bl_blt_create(lane->path, &lane->info, true, &lane->writer, err));
+    bl_blt_as_sets(lane->writer, lane->options->sets);
     lane->has_records = false;
     lane->safe_bytes = 0;
     bl_status st = write_maps(lane, err);

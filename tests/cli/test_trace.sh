@@ -88,7 +88,7 @@ record() {
         "$BUILD/tests/tools/trace_engine" "$ring.$rank" $rank 3 20 <"$work/go$rank" >"$work/ready$rank" &
     done
     exec 8>"$work/go0" 9>"$work/go1"
-    "$ballast" record --ring "$ring.0" --ring "$ring.1" --wait 30s -o "$work/rec" 2>"$work/err" &
+    "$ballast" record --ring "$ring.0" --ring "$ring.1" --wait 30s --sets -o "$work/rec" 2>"$work/err" &
     local recorder=$!
     while ! [ -s "$work/rec/rank-00001.000001.blt" ]; do # it appears when the recorder has attached
         kill -0 $recorder || return 1
