@@ -17,7 +17,6 @@
 #include <string.h>
 
 enum { TRANSPORT_UCX, TRANSPORT_LOCAL };
-static const char *const DISPATCHES[] = {"assignment", "dedup-rank", NULL}; /* as bl_dispatch */
 static const char *const TRANSPORTS[] = {"ucx", "local", NULL};
 
 #define MAX_PROMPT_FILE ((size_t)1 << 28)
@@ -76,8 +75,9 @@ static const bl_opt OPTIONS[] = {
     {.name = "dispatch",
      .type = BL_OPT_CHOICE,
      AT(dispatch),
-     .choices = DISPATCHES,
-     .help = "what travels for a token: a row for each of its experts, or one for each rank"},
+     .choices = bl_combine_names, /* all but allgather */
+     .help = "what travels for a token: a row for each of its experts, one for each rank, or one "
+             "for each node"},
     {.name = "spares",
      .type = BL_OPT_INT,
      AT(spares),

@@ -70,6 +70,8 @@ static bl_status take_fractions(const bl_run_place *place, bl_run_job *job, bl_e
 }
 
 static bl_status place_ranks(const char *topology, bl_run_job *job, bl_error *err) {
+    if (topology == NULL && job->dispatch == BL_DISPATCH_DEDUP_NODE)
+        return bl_fail(err, BL_ERR_USAGE, "--dispatch dedup-node needs --topology to tell nodes");
     if (topology == NULL)
         return BL_OK;
     BL_TRY(bl_topology_open(topology, &job->topology, err));

@@ -171,7 +171,7 @@ static bl_status run(run_rank *rank, bl_error *err) {
     BL_TRY(bl_engine_create(rank->model, rank->store, &rank->exchange, rank->max_sequences, &hooks,
                             &rank->engine, err));
     bl_engine_share_by(rank->engine, &job->sharing);
-    bl_engine_dispatch_by(rank->engine, job->dispatch);
+    bl_engine_dispatch_by(rank->engine, job->dispatch, job->sharing.node);
     if (job->tokens != NULL)
         return run_tokens(rank, err);
     bl_serve_options serve = job->serve;

@@ -23,4 +23,9 @@ typedef enum bl_dispatch {
 extern const char *const bl_dispatch_names[]; /* NULL-terminated, indexed by bl_dispatch */
 extern const char *const bl_combine_names[];  /* the first three */
 
+/* Under dedup-node: the rank through which `source` reaches node `target` of node[n_ranks]: the one
+ * that stands there where the source stands among the ranks of its own, counted around; the source
+ * itself for its own node, and -1 for a node without ranks. O(n_ranks). */
+int bl_dispatch_gateway(const int *node, int n_ranks, int source, int target);
+
 #endif

@@ -9,26 +9,6 @@
 
 /* ---- the meter ------------------------------------------------------------------------------- */
 
-/* Where a rank stands among the ranks of its node. */
-static int place_in_node(const bl_sites *sites, int rank) {
-    int place = 0;
-    for (int other = 0; other < rank; other++)
-        place += sites->node[other] == sites->node[rank];
-    return place;
-}
-
-/* The rank at `place` of a node, counted around. */
-static int rank_at(const bl_sites *sites, int node, int place) {
-    int size = 0;
-    for (int rank = 0; rank < sites->n_ranks; rank++)
-        size += sites->node[rank] == node;
-    for (int rank = 0, at = 0; rank < sites->n_ranks; rank++) {
-        if (sites->node[rank] == node && at++ == place % size)
-            return rank;
-    }
-    return 0; /* every node has a rank */
-}
-
 bl_status bl_traffic_create(const bl_topology *topology, const bl_sites *sites,
                             bl_dispatch dispatch, bl_dispatch combine, bl_traffic *out,
                             bl_error *err) {
@@ -47,10 +27,9 @@ bl_status bl_traffic_create(const bl_topology *topology, const bl_sites *sites,
         return BL_ERR_NOMEM;
     }
     for (int rank = 0; rank < made.n_ranks; rank++) {
-        const int place = place_in_node(sites, rank);
         for (int node = 0; node < sites->n_nodes; node++)
             made.gateway[(size_t)rank * nodes + (size_t)node] =
-                node == sites->node[rank] ? rank : rank_at(sites, node, place);
+                bl_dispatch_gateway(sites->node, made.n_ranks, rank, node);
     }
     *out = made;
     return BL_OK;

@@ -148,10 +148,9 @@ void bl_engine_free(bl_engine *engine) {
     free(engine);
 }
 
-void bl_engine_dispatch_by(bl_engine *engine, bl_dispatch dispatch) {
-    assert(engine->step == 0 &&
-           (dispatch == BL_DISPATCH_ASSIGNMENT || dispatch == BL_DISPATCH_DEDUP_RANK));
-    engine->moe.shape.dispatch = dispatch;
+void bl_engine_dispatch_by(bl_engine *engine, bl_dispatch dispatch, const int *node) {
+    assert(engine->step == 0);
+    bl_moe_dispatch_by(&engine->moe, dispatch, node);
 }
 
 void bl_engine_share_by(bl_engine *engine, const bl_sharing_rule *rule) {
@@ -444,10 +443,10 @@ bl_status bl_engine_step(bl_engine *engine, const bl_chunk *chunks, int n_chunks
     engine->step++;
     made.n_tokens = engine->n_rows;
     memcpy(made.stage_ns, moe->stage_ns, sizeof made.stage_ns);
-    made.sent_bytes = moe->sent_bytes;
-    made.sent_rows = moe->sent_rows;
-    made.n_messages = moe->n_messages;
-    made.bytes_to = moe->bytes_to;
+    made.sent_bytes = moe->cost.bytes;
+    made.sent_rows = moe->cost.rows;
+    made.n_messages = moe->cost.messages;
+    made.bytes_to = moe->cost.bytes_to;
     const uint64_t end = bl_now_ns();
     made.layers_ns = end - layers_start;
     made.total_ns = end - start;

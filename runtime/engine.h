@@ -94,9 +94,9 @@ void bl_engine_free(bl_engine *engine); /* NULL is fine */
  * before the first step. */
 void bl_engine_share_by(bl_engine *engine, const bl_sharing_rule *rule);
 
-/* Dispatch rows so, the same on every rank, instead of one per assignment: assignment or dedup-rank;
+/* Dispatch rows so (bl_moe_dispatch_by()), the same on every rank, instead of one per assignment;
  * before the first step. */
-void bl_engine_dispatch_by(bl_engine *engine, bl_dispatch dispatch);
+void bl_engine_dispatch_by(bl_engine *engine, bl_dispatch dispatch, const int *node);
 
 /* Read every expert of this rank from the checkpoint into its slots. */
 bl_status bl_engine_load_experts(const bl_qwen3 *model, bl_store *store, bl_error *err);

@@ -11,93 +11,69 @@
 const char *const bl_stage_names[] = {"route",   "permute",   "dispatch", "experts",
                                       "combine", "unpermute", NULL};
 
-typedef struct header {
-    uint32_t layer, rows;
-    uint64_t epoch;
-} header;
-
-static bool dedups(const bl_moe *moe) {
-    return moe->shape.dispatch == BL_DISPATCH_DEDUP_RANK;
-}
-
-/* Of a dispatch message with n assignments. */
-static size_t ids_bytes(const bl_moe *moe, int32_t n) {
-    return ((size_t)n * (dedups(moe) ? 2 : 1) * sizeof(int32_t) + 15) & ~(size_t)15;
-}
-
-static size_t row_bytes(const bl_moe *moe) {
-    return (size_t)moe->shape.hidden * sizeof(float);
-}
-
 /* ---- life ---------------------------------------------------------------------------------- */
+
+static size_t scratch_floats(const bl_moe_shape *shape) {
+    size_t n = (size_t)2 * (size_t)shape->inner;
+    n = n < (size_t)shape->hidden ? (size_t)shape->hidden : n;
+    return n < (size_t)shape->n_experts ? (size_t)shape->n_experts : n;
+}
 
 bl_status bl_moe_create(const bl_moe_shape *shape, bl_exchange *exchange, bl_moe *out,
                         bl_error *err) {
     const int n_ranks = bl_transport_n_ranks(exchange->transport);
-    size_t scratch = (size_t)2 * (size_t)shape->inner;
-    if (scratch < (size_t)shape->hidden)
-        scratch = (size_t)shape->hidden;
-    if (scratch < (size_t)shape->n_experts)
-        scratch = (size_t)shape->n_experts;
     bl_moe moe = {.shape = *shape,
                   .rank = bl_transport_rank(exchange->transport),
                   .n_ranks = n_ranks,
                   .exchange = exchange};
-    if (BL_CALLOC(moe.n_sent, n_ranks, err) < 0 || BL_CALLOC(moe.n_rows, n_ranks, err) < 0 ||
-        BL_CALLOC(moe.last_token, n_ranks, err) < 0 || BL_CALLOC(moe.inputs, n_ranks, err) < 0 ||
-        BL_CALLOC(moe.bytes_to, 2 * n_ranks, err) < 0 || BL_CALLOC(moe.send, n_ranks, err) < 0 ||
-        BL_CALLOC(moe.outgoing, n_ranks, err) < 0 || BL_CALLOC(moe.received, n_ranks, err) < 0 ||
-        BL_CALLOC(moe.rows, n_ranks, err) < 0 || BL_CALLOC(moe.experts, n_ranks, err) < 0 ||
-        BL_CALLOC(moe.n_received, n_ranks, err) < 0 ||
+    if (bl_hop_create(exchange, shape->n_experts, shape->hidden, &moe.near, err) < 0 ||
+        bl_hop_create(exchange, shape->n_experts, shape->hidden, &moe.far, err) < 0 ||
+        BL_CALLOC(moe.gateway, n_ranks, err) < 0 ||
+        BL_CALLOC(moe.cost.bytes_to, 2 * n_ranks, err) < 0 ||
         BL_CALLOC(moe.first, shape->n_experts + 1, err) < 0 ||
-        BL_CALLOC(moe.scratch, scratch, err) < 0 || BL_CALLOC(moe.reply, n_ranks, err) < 0 ||
-        BL_CALLOC(moe.returned, n_ranks, err) < 0) {
+        BL_CALLOC(moe.scratch, scratch_floats(shape), err) < 0) {
         bl_moe_free(&moe);
         return BL_ERR_NOMEM;
     }
+    bl_moe_dispatch_by(&moe, BL_DISPATCH_ASSIGNMENT, NULL);
     *out = moe;
     return BL_OK;
 }
 
-static void free_buffers(bl_moe_buffer *buffers, int n) {
-    for (int g = 0; buffers != NULL && g < n; g++)
-        free(buffers[g].data);
-    free(buffers);
-}
-
 void bl_moe_free(bl_moe *moe) {
-    if (moe->received != NULL)
-        bl_exchange_release(moe->received, moe->n_ranks);
-    if (moe->returned != NULL)
-        bl_exchange_release(moe->returned, moe->n_ranks);
-    free_buffers(moe->send, moe->n_ranks);
-    free_buffers(moe->reply, moe->n_ranks);
+    bl_hop_free(&moe->near);
+    bl_hop_free(&moe->far);
+    free(moe->gateway);
     free(moe->ids);
     free(moe->weights);
     free(moe->slot);
-    free(moe->to);
-    free(moe->source_row);
-    free(moe->n_sent);
-    free(moe->n_rows);
-    free(moe->last_token);
-    free((void *)moe->inputs);
-    free(moe->bytes_to);
-    free(moe->outgoing);
-    free(moe->received);
-    free((void *)moe->rows);
-    free((void *)moe->experts);
-    free(moe->n_received);
+    free(moe->item);
+    free(moe->passed);
     free(moe->first);
     free(moe->order);
     free(moe->scratch);
-    free(moe->returned);
+    free(moe->cost.bytes_to);
     *moe = (bl_moe){0};
 }
 
+void bl_moe_dispatch_by(bl_moe *moe, bl_dispatch dispatch, const int *node) {
+    assert(dispatch != BL_DISPATCH_ALLGATHER);
+    moe->dispatch =
+        node == NULL && dispatch == BL_DISPATCH_DEDUP_NODE ? BL_DISPATCH_DEDUP_RANK : dispatch;
+    moe->node = node;
+    moe->near.shares_rows = moe->dispatch != BL_DISPATCH_ASSIGNMENT;
+    moe->far.shares_rows = moe->far.forwards = true;
+    for (int rank = 0; rank < moe->n_ranks; rank++)
+        moe->gateway[rank] = moe->dispatch == BL_DISPATCH_DEDUP_NODE
+                                 ? bl_dispatch_gateway(node, moe->n_ranks, moe->rank, node[rank])
+                                 : moe->rank;
+}
+
 void bl_moe_reset_counters(bl_moe *moe) {
+    uint64_t *bytes_to = moe->cost.bytes_to;
     memset(moe->stage_ns, 0, sizeof moe->stage_ns);
-    memset(moe->bytes_to, 0, 2 * (size_t)moe->n_ranks * sizeof *moe->bytes_to);
-    moe->sent_bytes = moe->sent_rows = moe->n_messages = 0;
+    memset(bytes_to, 0, 2 * (size_t)moe->n_ranks * sizeof *bytes_to);
+    moe->cost = (bl_hop_cost){.bytes_to = bytes_to};
 }
 
 /* bl_grow() on a typed array. */
@@ -116,9 +92,7 @@ static bl_status grow_tokens(bl_moe *moe, size_t assignments, bl_error *err) {
     if (st >= 0)
         GROW(st, moe->slot, moe->slot_capacity, assignments, err);
     if (st >= 0)
-        GROW(st, moe->source_row, moe->source_row_capacity, assignments, err);
-    if (st >= 0)
-        GROW(st, moe->to, moe->to_capacity, assignments, err);
+        GROW(st, moe->item, moe->item_capacity, assignments, err);
     return st;
 }
 
@@ -126,12 +100,12 @@ bl_status bl_moe_begin(bl_moe *moe, const bl_layer_placement *map, bl_sharing *s
                        int n_tokens, bl_error *err) {
     size_t assignments;
     if (!bl_size_mul((size_t)n_tokens, (size_t)moe->shape.top_k, &assignments) ||
-        assignments > INT32_MAX / 2)
+        assignments > INT32_MAX / 4)
         return bl_fail_at(err, BL_ERR_RANGE, bl_at_layer(NULL, map->layer),
                           "%d tokens in one step are too many", n_tokens);
     BL_TRY(grow_tokens(moe, assignments, err));
-    bl_exchange_release(moe->received, moe->n_ranks); /* of a layer that failed half-way */
-    bl_exchange_release(moe->returned, moe->n_ranks);
+    bl_hop_begin(&moe->near, map->layer, map->epoch);
+    bl_hop_begin(&moe->far, map->layer, map->epoch);
     moe->layer = map->layer;
     moe->map = map;
     moe->sharing = sharing;
@@ -159,160 +133,109 @@ bl_status bl_moe_route(bl_moe *moe, const uint16_t *router, const float *x, bl_e
     return BL_OK;
 }
 
-/* Which rank serves each assignment, and as which row of its message. */
-static bl_status assign(bl_moe *moe, bl_error *err) {
+static bl_status choose_slots(bl_moe *moe, bl_error *err) {
     uint64_t exchanged;
     BL_TRY(bl_sharing_choose(moe->sharing, moe->exchange, moe->ids, moe->n_tokens, moe->shape.top_k,
                              moe->slot, &exchanged, err));
     if (exchanged > 0) {
-        moe->sent_bytes += exchanged;
-        moe->n_messages += (uint64_t)moe->n_ranks - 1;
+        moe->cost.bytes += exchanged;
+        moe->cost.messages += (uint64_t)moe->n_ranks - 1;
         for (int g = 0; g < moe->n_ranks; g++)
-            moe->bytes_to[g] += g == moe->rank ? 0 : exchanged / ((uint64_t)moe->n_ranks - 1);
-    }
-    for (int rank = 0; rank < moe->n_ranks; rank++) {
-        moe->n_sent[rank] = moe->n_rows[rank] = 0;
-        moe->last_token[rank] = -1;
-    }
-    for (int a = 0; a < moe->n_tokens * moe->shape.top_k; a++) {
-        const int rank = bl_layer_rank_of(moe->map, moe->slot[a]), token = a / moe->shape.top_k;
-        moe->to[a] = (bl_moe_row){rank, moe->n_sent[rank]++};
-        if (!dedups(moe) || moe->last_token[rank] != token)
-            moe->n_rows[rank]++;
-        moe->last_token[rank] = token;
-        moe->source_row[a] = moe->n_rows[rank] - 1;
+            moe->cost.bytes_to[g] += g == moe->rank ? 0 : exchanged / ((uint64_t)moe->n_ranks - 1);
     }
     return BL_OK;
 }
 
-/* Room for a message of n assignments and so many rows, and its header. */
-static bl_status reserve(const bl_moe *moe, bl_moe_buffer *buffer, size_t ids, int32_t n,
-                         int32_t rows, bl_outgoing *out, bl_error *err) {
-    const header head = {(uint32_t)moe->layer, (uint32_t)n, moe->map->epoch};
-    size_t total;
-    if (!bl_size_mul((size_t)rows, row_bytes(moe), &total) ||
-        !bl_size_add(total, sizeof head + ids, &total))
-        return bl_fail(err, BL_ERR_NOMEM, "out of memory: %d rows", rows);
-    bl_status st;
-    GROW(st, buffer->data, buffer->capacity, total, err);
-    BL_TRY(st);
-    memcpy(buffer->data, &head, sizeof head);
-    *out = (bl_outgoing){buffer->data, total};
+/* Each assignment takes the hop to the rank that serves it, or to the one that passes it on. */
+static bl_status add_items(bl_moe *moe, const float *x, bl_error *err) {
+    const int k = moe->shape.top_k;
+    for (int a = 0; a < moe->n_tokens * k; a++) {
+        const int rank = bl_layer_rank_of(moe->map, moe->slot[a]);
+        const bool far = moe->gateway[rank] != moe->rank;
+        const bl_hop_item item = {.to = far ? moe->gateway[rank] : rank,
+                                  .expert = moe->ids[a],
+                                  .final = rank,
+                                  .key = a / k,
+                                  .x = x + (size_t)(a / k) * (size_t)moe->shape.hidden};
+        int index;
+        BL_TRY(bl_hop_add(far ? &moe->far : &moe->near, item, &index, err));
+        moe->item[a] = far ? -1 - index : index;
+    }
     return BL_OK;
 }
 
 bl_status bl_moe_permute(bl_moe *moe, const float *x, bl_error *err) {
     const uint64_t start = bl_now_ns();
-    const size_t row = row_bytes(moe);
-    const int k = moe->shape.top_k;
-    BL_TRY(assign(moe, err));
-    for (int g = 0; g < moe->n_ranks; g++) {
-        const size_t ids = ids_bytes(moe, moe->n_sent[g]);
-        BL_TRY(reserve(moe, &moe->send[g], ids, moe->n_sent[g], moe->n_rows[g], &moe->outgoing[g],
-                       err));
-        memset(moe->send[g].data + sizeof(header), 0, ids);
-    }
-    for (int a = 0; a < moe->n_tokens * k; a++) {
-        const int g = moe->to[a].rank;
-        const size_t at = (size_t)moe->to[a].row, n = (size_t)moe->n_sent[g];
-        const size_t source = (size_t)moe->source_row[a];
-        unsigned char *ids = moe->send[g].data + sizeof(header);
-        unsigned char *rows = ids + ids_bytes(moe, moe->n_sent[g]);
-        memcpy(ids + at * sizeof(int32_t), &moe->ids[a], sizeof(int32_t));
-        if (dedups(moe))
-            memcpy(ids + (n + at) * sizeof(int32_t), &moe->source_row[a], sizeof(int32_t));
-        memcpy(rows + source * row, x + (size_t)(a / k) * (size_t)moe->shape.hidden, row);
-    }
+    BL_TRY(choose_slots(moe, err));
+    BL_TRY(add_items(moe, x, err));
+    BL_TRY(bl_hop_pack(moe->dispatch == BL_DISPATCH_DEDUP_NODE ? &moe->far : &moe->near, err));
     moe->stage_ns[BL_STAGE_PERMUTE] += bl_now_ns() - start;
     return BL_OK;
 }
 
 /* ---- dispatch, combine --------------------------------------------------------------------- */
 
-/* Exchange `outgoing` and count what leaves this rank, in `bytes_to` by rank. */
-static bl_status exchange_rows(bl_moe *moe, const int32_t *rows, bl_message *incoming,
-                               uint64_t *bytes_to, bl_error *err) {
-    BL_TRY(bl_exchange_alltoallv(moe->exchange, moe->outgoing, incoming, err));
-    for (int g = 0; g < moe->n_ranks; g++) {
-        if (g == moe->rank)
-            continue;
-        bytes_to[g] += moe->outgoing[g].bytes;
-        moe->sent_bytes += moe->outgoing[g].bytes;
-        moe->sent_rows += (uint64_t)rows[g];
-        moe->n_messages++;
-    }
-    return BL_OK;
-}
-
-/* Header of a message from `peer`, checked against the layer at hand. */
-static bl_status check_header(const bl_moe *moe, int peer, const bl_message *message, bool with_ids,
-                              int32_t *rows, bl_error *err) {
-    const size_t bytes = message->bytes;
-    header head = {0};
-    if (bytes >= sizeof head)
-        memcpy(&head, message->data, sizeof head);
-    const size_t limit = bytes / sizeof(int32_t); /* an assignment takes at least that */
-    bool fits = bytes >= sizeof head && head.rows <= limit && head.rows <= INT32_MAX;
-    if (fits) {
-        const size_t ids = with_ids ? ids_bytes(moe, (int32_t)head.rows) : 0;
-        const size_t left = bytes - sizeof head;
-        fits = left >= ids && (with_ids && dedups(moe) ? (left - ids) % row_bytes(moe) == 0
-                                                       : left - ids == head.rows * row_bytes(moe));
-    }
-    if (!fits)
-        return bl_fail_at(err, BL_ERR_SHAPE, bl_at_layer(NULL, moe->layer),
-                          "rank %d sent %zu bytes for %u rows", peer, bytes, head.rows);
-    if (head.layer != (uint32_t)moe->layer || head.epoch != moe->map->epoch)
+static bl_status pass_item(bl_moe *moe, int peer, int i, int key, int32_t *index, bl_error *err) {
+    const bl_hop_item item = {.to = bl_hop_final(&moe->far, peer, i),
+                              .expert = bl_hop_expert(&moe->far, peer, i),
+                              .key = key,
+                              .x = bl_hop_input(&moe->far, peer, i)};
+    if (moe->node[item.to] != moe->node[moe->rank])
         return bl_fail_at(err, BL_ERR_STATE, bl_at_layer(NULL, moe->layer),
-                          "rank %d is at layer %u, epoch %llu, rank %d at epoch %llu", peer,
-                          head.layer, (unsigned long long)head.epoch, moe->rank,
-                          (unsigned long long)moe->map->epoch);
-    *rows = (int32_t)head.rows;
-    return BL_OK;
+                          "rank %d sent a row for rank %d, which is on another node; are the ranks "
+                          "agreed on their nodes?",
+                          peer, item.to);
+    return bl_hop_add(&moe->near, item, index, err);
 }
 
-static bl_status take_rows(bl_moe *moe, int peer, bl_error *err) {
-    const bl_message *message = &moe->received[peer];
-    BL_TRY(check_header(moe, peer, message, true, &moe->n_received[peer], err));
-    moe->experts[peer] = (const int32_t *)(const void *)(message->data + sizeof(header));
-    const int32_t n = moe->n_received[peer];
-    const size_t before = sizeof(header) + ids_bytes(moe, n);
-    const size_t n_rows = (message->bytes - before) / row_bytes(moe);
-    moe->rows[peer] = message->data + before;
-    moe->inputs[peer] = dedups(moe) ? moe->experts[peer] + n : NULL;
-    for (int32_t a = 0; a < n; a++) {
-        const int32_t expert = moe->experts[peer][a];
-        const int32_t input = dedups(moe) ? moe->inputs[peer][a] : a;
-        if (expert < 0 || expert >= moe->shape.n_experts)
-            return bl_fail_at(err, BL_ERR_RANGE, bl_at_layer(NULL, moe->layer),
-                              "rank %d sent a row for expert %d of %d", peer, expert,
-                              moe->shape.n_experts);
-        if (input < 0 || (size_t)input >= n_rows)
-            return bl_fail_at(err, BL_ERR_RANGE, bl_at_layer(NULL, moe->layer),
-                              "rank %d sent %zu rows and speaks of row %d", peer, n_rows, input);
+/* What came for ranks of this node goes on to them, behind this rank's own rows. */
+static bl_status pass_on(bl_moe *moe, bl_error *err) {
+    int key = moe->n_tokens, n_passed = 0;
+    BL_TRY(bl_hop_out(&moe->far, &moe->cost, err));
+    for (int peer = 0; peer < moe->n_ranks; peer++) {
+        const int n = moe->far.n_received[peer];
+        int n_rows = 0;
+        bl_status st;
+        GROW(st, moe->passed, moe->passed_capacity, (size_t)n_passed + (size_t)n, err);
+        BL_TRY(st);
+        for (int i = 0; i < n; i++) {
+            const int row = bl_hop_row(&moe->far, peer, i);
+            BL_TRY(pass_item(moe, peer, i, key + row, &moe->passed[n_passed++], err));
+            n_rows = row >= n_rows ? row + 1 : n_rows;
+        }
+        key += n_rows;
     }
+    BL_TRY(bl_hop_pack(&moe->near, err));
+    bl_hop_drop_inputs(&moe->far);
     return BL_OK;
 }
 
 bl_status bl_moe_dispatch(bl_moe *moe, bl_error *err) {
     const uint64_t start = bl_now_ns();
-    BL_TRY(exchange_rows(moe, moe->n_rows, moe->received, moe->bytes_to, err));
-    for (int g = 0; g < moe->n_ranks; g++)
-        BL_TRY(take_rows(moe, g, err));
+    if (moe->dispatch == BL_DISPATCH_DEDUP_NODE)
+        BL_TRY(pass_on(moe, err));
+    BL_TRY(bl_hop_out(&moe->near, &moe->cost, err));
     moe->stage_ns[BL_STAGE_DISPATCH] += bl_now_ns() - start;
     return BL_OK;
 }
 
+/* Results of what was passed on go back to where it came from. */
+static bl_status pass_back(bl_moe *moe, bl_error *err) {
+    int n_passed = 0;
+    BL_TRY(bl_hop_reserve_answers(&moe->far, err));
+    for (int peer = 0; peer < moe->n_ranks; peer++) {
+        for (int i = 0; i < moe->far.n_received[peer]; i++)
+            memcpy(bl_hop_answer(&moe->far, peer, i),
+                   bl_hop_result(&moe->near, moe->passed[n_passed++]), moe->far.row_bytes);
+    }
+    return bl_hop_back(&moe->far, &moe->cost, err);
+}
+
 bl_status bl_moe_combine(bl_moe *moe, bl_error *err) {
     const uint64_t start = bl_now_ns();
-    BL_TRY(exchange_rows(moe, moe->n_received, moe->returned, moe->bytes_to + moe->n_ranks, err));
-    for (int g = 0; g < moe->n_ranks; g++) {
-        int32_t rows;
-        BL_TRY(check_header(moe, g, &moe->returned[g], false, &rows, err));
-        if (rows != moe->n_sent[g])
-            return bl_fail_at(err, BL_ERR_STATE, bl_at_layer(NULL, moe->layer),
-                              "rank %d was sent %d rows and returned %d", g, moe->n_sent[g], rows);
-    }
+    BL_TRY(bl_hop_back(&moe->near, &moe->cost, err));
+    if (moe->dispatch == BL_DISPATCH_DEDUP_NODE)
+        BL_TRY(pass_back(moe, err));
     moe->stage_ns[BL_STAGE_COMBINE] += bl_now_ns() - start;
     return BL_OK;
 }
@@ -322,21 +245,22 @@ bl_status bl_moe_combine(bl_moe *moe, bl_error *err) {
 /* Counting sort of the received rows by expert; ties by source rank, then row. */
 static bl_status group_rows(bl_moe *moe, bl_error *err) {
     const int n_experts = moe->shape.n_experts;
+    const int32_t *n_received = moe->near.n_received;
     size_t total = 0;
     for (int g = 0; g < moe->n_ranks; g++)
-        total += (size_t)moe->n_received[g];
+        total += (size_t)n_received[g];
     bl_status st;
     GROW(st, moe->order, moe->order_capacity, total, err);
     BL_TRY(st);
     memset(moe->first, 0, ((size_t)n_experts + 1) * sizeof *moe->first);
     for (int g = 0; g < moe->n_ranks; g++)
-        for (int32_t row = 0; row < moe->n_received[g]; row++)
-            moe->first[moe->experts[g][row] + 1]++;
+        for (int32_t row = 0; row < n_received[g]; row++)
+            moe->first[bl_hop_expert(&moe->near, g, row) + 1]++;
     for (int expert = 0; expert < n_experts; expert++)
         moe->first[expert + 1] += moe->first[expert];
     for (int g = 0; g < moe->n_ranks; g++)
-        for (int32_t row = 0; row < moe->n_received[g]; row++)
-            moe->order[moe->first[moe->experts[g][row]]++] = (bl_moe_row){g, row};
+        for (int32_t row = 0; row < n_received[g]; row++)
+            moe->order[moe->first[bl_hop_expert(&moe->near, g, row)]++] = (bl_moe_row){g, row};
     for (int expert = n_experts; expert > 0; expert--)
         moe->first[expert] = moe->first[expert - 1];
     moe->first[0] = 0;
@@ -345,11 +269,8 @@ static bl_status group_rows(bl_moe *moe, bl_error *err) {
 
 bl_status bl_moe_experts(bl_moe *moe, const bl_store *store, bl_error *err) {
     const uint64_t start = bl_now_ns();
-    const size_t row = row_bytes(moe), hidden = (size_t)moe->shape.hidden;
     BL_TRY(group_rows(moe, err));
-    for (int g = 0; g < moe->n_ranks; g++)
-        BL_TRY(reserve(moe, &moe->reply[g], 0, moe->n_received[g], moe->n_received[g],
-                       &moe->outgoing[g], err));
+    BL_TRY(bl_hop_reserve_answers(&moe->near, err));
     for (int expert = 0; expert < moe->shape.n_experts; expert++) {
         if (moe->first[expert] == moe->first[expert + 1])
             continue;
@@ -360,32 +281,30 @@ bl_status bl_moe_experts(bl_moe *moe, const bl_store *store, bl_error *err) {
                               moe->order[moe->first[expert]].rank, moe->rank);
         for (int32_t i = moe->first[expert]; i < moe->first[expert + 1]; i++) {
             const bl_moe_row from = moe->order[i];
-            const int32_t *inputs = moe->inputs[from.rank];
-            const size_t input = (size_t)(inputs != NULL ? inputs[from.row] : from.row);
-            const void *x = moe->rows[from.rank] + input * row;
-            void *y = moe->reply[from.rank].data + sizeof(header) + (size_t)from.row * row;
-            bl_expert(bundle, hidden, (size_t)moe->shape.inner, x, moe->scratch, y);
+            bl_expert(bundle, (size_t)moe->shape.hidden, (size_t)moe->shape.inner,
+                      bl_hop_input(&moe->near, from.rank, from.row), moe->scratch,
+                      bl_hop_answer(&moe->near, from.rank, from.row));
         }
     }
-    bl_exchange_release(moe->received, moe->n_ranks);
+    bl_hop_drop_inputs(&moe->near);
     moe->stage_ns[BL_STAGE_EXPERTS] += bl_now_ns() - start;
     return BL_OK;
 }
 
 void bl_moe_unpermute(bl_moe *moe, float *residual) {
     const uint64_t start = bl_now_ns();
-    const size_t row = row_bytes(moe), hidden = (size_t)moe->shape.hidden;
+    const size_t hidden = (size_t)moe->shape.hidden;
     const int k = moe->shape.top_k;
     for (int token = 0; token < moe->n_tokens; token++) {
-        memset(moe->scratch, 0, row);
+        memset(moe->scratch, 0, hidden * sizeof *moe->scratch);
         for (int a = token * k; a < (token + 1) * k; a++) {
-            const bl_moe_row at = moe->to[a];
-            const void *y = moe->returned[at.rank].data + sizeof(header) + (size_t)at.row * row;
+            const int item = moe->item[a];
+            const void *y =
+                item >= 0 ? bl_hop_result(&moe->near, item) : bl_hop_result(&moe->far, -1 - item);
             bl_add_scaled(moe->scratch, y, moe->weights[a], hidden);
         }
         bl_add_scaled(residual + (size_t)token * hidden, moe->scratch, 1.0f, hidden);
     }
-    bl_exchange_release(moe->returned, moe->n_ranks);
     moe->stage_ns[BL_STAGE_UNPERMUTE] += bl_now_ns() - start;
 }
 

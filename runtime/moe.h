@@ -19,20 +19,17 @@
  * rows and stay in step. Each message states the layer and its map epoch; a peer at another epoch
  * is BL_ERR_STATE and not a wrong answer.
  *
- * Dispatch (core/dispatch.h) sends one row per assignment, or one per token and rank (dedup-rank);
- * combine always returns a row per assignment, since summing at the far end would change the order
- * of the sum. Times of dispatch and combine include waiting for ranks that are behind.
- *
- * A message of n assignments and m rows, m = n unless rows are deduplicated:
- *
- *     { u32 layer, u32 n, u64 epoch }
- *     { i32 expert[n]; with dedup-rank also i32 row[n]; zeros up to 16 bytes }   not in combine
- *     { f32 row[m][hidden] }                                                     combine: m = n
+ * Dispatch (core/dispatch.h) sends one row per assignment; one per token and rank (dedup-rank); or one
+ * per token and other node, to a rank there that passes it on (dedup-node), which is two hops
+ * (hop.h) instead of one. Combine always returns a row per assignment on the same way, since summing
+ * on the way would change the order of the sum. Times of dispatch and combine include waiting for
+ * ranks that are behind.
  */
 #ifndef BL_RUNTIME_MOE_H
 #define BL_RUNTIME_MOE_H
 
 #include "core/dispatch.h"
+#include "runtime/hop.h"
 #include "runtime/sharing.h"
 #include "runtime/store.h"
 #include "tracer/trace.h"
@@ -42,19 +39,12 @@ extern const char *const bl_stage_names[]; /* NULL-terminated, indexed by bl_sta
 typedef struct bl_moe_shape {
     int hidden, inner, n_experts, top_k;
     bool renormalise;
-    bl_dispatch dispatch; /* assignment or dedup-rank */
 } bl_moe_shape;
 
-/* A row of the message to or from a rank. */
+/* Row i of those that a rank sent here. */
 typedef struct bl_moe_row {
     int32_t rank, row;
 } bl_moe_row;
-
-/* A growing byte buffer. */
-typedef struct bl_moe_buffer {
-    unsigned char *data; /* aligned to 16 */
-    size_t capacity;
-} bl_moe_buffer;
 
 /* One rank's working memory, reused layer after layer. Fields may be read between the stages; each
  * says which stage fills it. */
@@ -62,6 +52,9 @@ typedef struct bl_moe {
     bl_moe_shape shape;
     int rank, n_ranks;
     bl_exchange *exchange; /* borrowed */
+    bl_dispatch dispatch;
+    const int *node; /* [n_ranks] of dedup-node; borrowed */
+    int *gateway;    /* [n_ranks] the rank through which rows reach each rank; this one: directly */
 
     /* the layer at hand, set by bl_moe_begin() */
     int layer;
@@ -73,44 +66,34 @@ typedef struct bl_moe {
     int32_t *ids;   /* [n_tokens][top_k] */
     float *weights; /* [n_tokens][top_k] */
 
-    /* permute: assignment a = token * top_k + j is row to[a] */
-    int32_t *slot;         /* [n_tokens][top_k] */
-    bl_moe_row *to;        /* [n_tokens][top_k] */
-    int32_t *source_row;   /* [n_tokens][top_k] the row that is the assignment's input */
-    int32_t *n_sent;       /* [n_ranks] assignments for each rank */
-    int32_t *n_rows;       /* [n_ranks] rows for each rank */
-    int32_t *last_token;   /* [n_ranks] scratch: the token its last row is of, or -1 */
-    bl_moe_buffer *send;   /* [n_ranks] messages */
-    bl_outgoing *outgoing; /* [n_ranks] the same, or `reply`, as the exchange wants them */
+    /* permute: assignment a = token * top_k + j is item[a] of the hop it takes */
+    int32_t *slot; /* [n_tokens][top_k] */
+    int32_t *item; /* [n_tokens][top_k]: of near, or of far: -1 - item */
+    bl_hop near;   /* to the ranks that serve; from other nodes, behind the rank that passes on */
+    bl_hop far;    /* to the ranks that pass on; dedup-node only */
 
     /* dispatch */
-    bl_message *received;       /* [n_ranks] */
-    const unsigned char **rows; /* [n_ranks] the float rows of each message */
-    const int32_t **experts;    /* [n_ranks] the expert ids of each message */
-    const int32_t **inputs;     /* [n_ranks] the row of each assignment; NULL: its own number */
-    int32_t *n_received;        /* [n_ranks] assignments */
+    int32_t *passed; /* items of `near` that pass on what `far` brought, in order of arrival */
 
     /* experts: rows grouped by expert; group e is order[first[e] .. first[e + 1] - 1] */
     int32_t *first; /* [n_experts + 1] */
     bl_moe_row *order;
-    float *scratch;       /* max(2 * inner, hidden, n_experts) floats, also for route, unpermute */
-    bl_moe_buffer *reply; /* [n_ranks] messages */
+    float *scratch; /* max(2 * inner, hidden, n_experts) floats, also for route, unpermute */
 
-    /* combine: returned[g] holds the results of the rows sent to rank g, in the order sent */
-    bl_message *returned;          /* [n_ranks] */
-    const unsigned char **results; /* [n_ranks] */
-
-    size_t ids_capacity, weights_capacity, slot_capacity, to_capacity, source_row_capacity,
-        order_capacity;
-    uint64_t stage_ns[BL_N_STAGES];             /* since bl_moe_reset_counters() */
-    uint64_t sent_bytes, sent_rows, n_messages; /* to other ranks, dispatch and combine */
-    uint64_t *bytes_to; /* [2][n_ranks] of that: dispatch, then combine, to each rank */
+    size_t ids_capacity, weights_capacity, slot_capacity, item_capacity, passed_capacity;
+    size_t order_capacity;
+    uint64_t stage_ns[BL_N_STAGES]; /* since bl_moe_reset_counters() */
+    bl_hop_cost cost;               /* dispatch and combine, to other ranks */
 } bl_moe;
 
 bl_status bl_moe_create(const bl_moe_shape *shape, bl_exchange *exchange, bl_moe *out,
                         bl_error *err);
 void bl_moe_free(bl_moe *moe); /* safe on a zeroed struct */
 void bl_moe_reset_counters(bl_moe *moe);
+
+/* How rows travel, alike on all ranks: assignment (as made), dedup-rank or dedup-node. node[n_ranks]
+ * numbers the nodes from 0; borrowed, and needed for dedup-node only. Between layers. */
+void bl_moe_dispatch_by(bl_moe *moe, bl_dispatch dispatch, const int *node);
 
 /* Start a layer: its map, how its copies are shared, and this rank's number of tokens. */
 bl_status bl_moe_begin(bl_moe *moe, const bl_layer_placement *map, bl_sharing *sharing,

@@ -266,7 +266,7 @@ static void same_bits_in_any_chunks(void **state) {
 #ifdef __SANITIZE_THREAD__
 #define RANDOM_PLANS 3
 #else
-#define RANDOM_PLANS 60
+#define RANDOM_PLANS 72
 #endif
 
 /* Random shares of each expert's copies, some of them 0. */
@@ -290,7 +290,7 @@ static void draw_shares(const bl_placement *placement, bl_rng *rng, double *shar
     }
 }
 
-/* Every rule on 2, 3, 4 and 7 ranks of two machines, by assignment and by rank. */
+/* Every rule on 2, 3, 4 and 7 ranks of two machines, rows by assignment, rank and node. */
 static void same_bits_under_random_plans_and_rules(void **state) {
     (void)state;
     static const int ranks[4] = {2, 3, 4, 7}, site[7] = {0, 1, 0, 0, 1, 1, 0};
@@ -307,7 +307,7 @@ static void same_bits_under_random_plans_and_rules(void **state) {
                                       .host = site,
                                       .node = site,
                                       .share = (const double *const *)share};
-        assert_same_logits(&placement, &rule, (bl_dispatch)(seed / 24 % 2),
+        assert_same_logits(&placement, &rule, (bl_dispatch)(seed / 24 % 3),
                            seed % 5 == 0 ? 16 : 1 << 20);
         for (int l = 0; l < placement.n_layers; l++)
             free(share[l]);

@@ -80,10 +80,10 @@ static bl_status stages(layer_case *layer, bl_moe *moe, const bl_store *store, b
     BL_TRY(bl_moe_combine(moe, err));
     bl_moe_unpermute(moe, at->out);
     for (int g = 0; g < moe->n_ranks; g++)
-        at->n_sent[g] = moe->n_sent[g];
-    at->sent_rows = moe->sent_rows;
-    at->sent_bytes = moe->sent_bytes;
-    at->n_messages = moe->n_messages;
+        at->n_sent[g] = moe->near.n_to[g];
+    at->sent_rows = moe->cost.rows;
+    at->sent_bytes = moe->cost.bytes;
+    at->n_messages = moe->cost.messages;
     return BL_OK;
 }
 
@@ -93,11 +93,8 @@ static void *rank_main(void *user) {
     bl_error *err = &seat_of->error;
     const int rank = bl_transport_rank(seat_of->transport);
     bl_exchange exchange = bl_exchange_over(seat_of->transport, 20);
-    const bl_moe_shape shape = {.hidden = HIDDEN,
-                                .inner = 1,
-                                .n_experts = 4,
-                                .top_k = layer->top_k,
-                                .dispatch = layer->dispatch};
+    const bl_moe_shape shape = {
+        .hidden = HIDDEN, .inner = 1, .n_experts = 4, .top_k = layer->top_k};
     bl_store *store = NULL;
     bl_moe moe = {0};
     const bl_sharing_rule rule = {.rule = BL_RULE_EVEN};
@@ -109,6 +106,7 @@ static void *rank_main(void *user) {
         st = bl_sharing_create(&rule, bl_store_map(store, 0), rank, &sharing, err);
     if (st >= 0) {
         fill_store(layer, store, rank);
+        bl_moe_dispatch_by(&moe, layer->dispatch, NULL);
         st = stages(layer, &moe, store, sharing, err);
     }
     seat_of->status = st;

@@ -127,18 +127,37 @@ assert steps["per-step"] < steps["even"], steps
 END
 }
 check "every rule gives the same tokens; bytes by rank and domain add up; per-step is leveller" ruled
-deduped() {
-    run -n 4 --slots 48 --dispatch dedup-rank --prompts $reference/prompts.txt --max-tokens 64 \
-        --json >"$work/dedup.json" &&
-        python3 - "$work" <<'END'
-import json, sys
-even, dedup = (json.load(open("%s/%s.json" % (sys.argv[1], f))) for f in ("rule.even", "dedup"))
-assert even["tokens"] == dedup["tokens"]
-sums = [sum(map(sum, d["traffic"]["dispatch"]["bytes"])) for d in (even, dedup)]
-assert sums[1] < 0.9 * sums[0], sums
+# Two boxes of two ranks: what crosses between boxes is least when a box gets each token once.
+two_boxes() {
+    python3 - topologies/catalogue/local.json "$work/boxes.json" <<'END'
+import copy, json, sys
+d = json.load(open(sys.argv[1]))
+far = copy.deepcopy(d["levels"][0])
+far["name"] = "net"
+d.update(name="two boxes", levels=d["levels"] + [far], shape=[2, 2], ranks_per_host=2, parameters={})
+json.dump(d, open(sys.argv[2], "w"))
 END
 }
-check "one row per token and rank: the same tokens, fewer bytes" deduped
+deduped() {
+    two_boxes
+    for dispatch in assignment dedup-rank dedup-node; do
+        run -n 4 --slots 48 --dispatch $dispatch --topology "$work/boxes.json" \
+            --prompts $reference/prompts.txt --max-tokens 64 --json >"$work/$dispatch.json" || return 1
+    done
+    python3 - "$work" <<'END'
+import json, sys
+one, rank, node = (json.load(open("%s/%s.json" % (sys.argv[1], f)))
+                   for f in ("assignment", "dedup-rank", "dedup-node"))
+assert one["tokens"] == rank["tokens"] == node["tokens"]
+total = lambda d: sum(map(sum, d["traffic"]["dispatch"]["bytes"]))
+far = lambda d: d["traffic"]["dispatch"]["domains"]["net"]
+assert total(rank) < 0.9 * total(one), (total(rank), total(one))
+assert far(node) < 0.9 * far(rank) < 0.9 * far(one), (far(node), far(rank), far(one))
+END
+}
+check "one row per token and rank, or node: the same tokens, fewer bytes" deduped
+check "nodes must be told" fails_with "needs --topology" \
+    run -n 2 --dispatch dedup-node --prompts $model/prompts/c.txt
 check "fractions need a plan" fails_with "needs a --plan" \
     run -n 2 --rule fractions --prompts $model/prompts/c.txt
 

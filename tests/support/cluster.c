@@ -32,7 +32,8 @@ static bl_status run(cluster_rank *job, bl_exchange *exchange) {
                             &rank->engine, err));
     if (job->options->rule != NULL)
         bl_engine_share_by(rank->engine, job->options->rule);
-    bl_engine_dispatch_by(rank->engine, job->options->dispatch);
+    bl_engine_dispatch_by(rank->engine, job->options->dispatch,
+                          job->options->rule != NULL ? job->options->rule->node : NULL);
     return job->fn(rank, err);
 }
 
