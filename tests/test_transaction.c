@@ -87,6 +87,12 @@ static void test_operator_stops(void **state) {
     assert_true(report.aborted > 0 && report.moved > 0);
 }
 
+static void test_a_rank_runs_short_of_spares(void **state) {
+    (void)state;
+    const bl_sim_report report = run(BL_SIM_SHRINK);
+    assert_true(report.aborted > 0 && report.halted == 0);
+}
+
 static void test_a_rank_is_lost(void **state) {
     (void)state;
     const bl_sim_report report = run(BL_SIM_LOSE_RANK);
@@ -171,6 +177,7 @@ int main(void) {
         cmocka_unit_test(test_bundles_that_never_arrive),
         cmocka_unit_test(test_a_deaf_rank),
         cmocka_unit_test(test_operator_stops),
+        cmocka_unit_test(test_a_rank_runs_short_of_spares),
         cmocka_unit_test(test_a_rank_is_lost),
         cmocka_unit_test(test_the_leader_is_lost),
         cmocka_unit_test(test_two_are_lost),

@@ -27,7 +27,7 @@ static const int GARBAGE = -1, DAMAGED = -2;
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-typedef enum kind { DELIVER, STEP, FINISH, TICK, BUNDLE, APPLY, STOP, DIE, NOTICE } kind;
+typedef enum kind { DELIVER, STEP, FINISH, TICK, BUNDLE, APPLY, STOP, DIE, NOTICE, SHORT } kind;
 
 typedef struct event {
     uint64_t at, order;
@@ -299,6 +299,10 @@ static void act(sim *s, int rank, const bl_tx_action *action) {
         }
         break;
     case BL_TX_ACT_RESERVE:
+        if (s->fault == BL_SIM_SHRINK && rank == s->victim && below(s, 3) == 0) {
+            push(s, (event){.at = s->now + 1, .kind = SHORT, .rank = rank});
+            break;
+        }
         buffer = take(r, RESERVED);
         if (buffer < 0)
             violate(s, "rank %d has no spare left to reserve", rank);
@@ -547,6 +551,10 @@ static void happen(sim *s, const event *e, bl_tx_actions *out) {
     switch (e->kind) {
     case DELIVER:
         deliver(s, e, out);
+        break;
+    case SHORT: /* at once, before anything else can happen on the rank */
+        handle(s, e->rank, &(bl_tx_event){.kind = BL_TX_EV_FAILED, .reason = "no spare is free"},
+               out);
         break;
     case STEP:
         begin_step(s, e->rank, out);
