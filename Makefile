@@ -24,7 +24,7 @@ FLAGS := -std=c11 -D_POSIX_C_SOURCE=200809L -fPIC -ffp-contract=off -fno-math-er
          $(OPT.$(VARIANT)) -I. -Iinclude -DBL_VERSION='"$(VERSION)"' $(CPPFLAGS) $(CFLAGS)
 # --as-needed: programs that use no UCX do not load it, whose memory hooks crash under the thread
 # sanitizer.
-LIBS  := -Wl,--as-needed -lglpk -lcsv -ljansson -lexpat -lyaml -lzstd -lxxhash -lucp -lucs -lrt -lm -pthread
+LIBS  := -Wl,--as-needed -lglpk -lcsv -ljansson -lexpat -lyaml -lzstd -lxxhash -lmicrohttpd -lucp -lucs -lrt -lm -pthread
 
 ROOMS := core topologies tracer planner planner/engines runtime rebalancer cli
 SRC   := $(wildcard $(ROOMS:%=%/*.c))

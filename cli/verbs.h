@@ -13,7 +13,7 @@
     X(topo) X(size)                             \
     X(plan) X(replay) X(report) X(diff) X(export)         \
     X(run) X(apply) X(rebalance)                \
-    X(status) X(abort) X(drain)
+    X(status) X(abort) X(drain) X(metrics)
 /* clang-format on */
 
 #define BL_VERB_DECLARE(name) extern const bl_verb bl_verb_##name;

@@ -16,6 +16,7 @@ pkg-config:pkg-config
 /usr/include/zstd.h:libzstd-dev
 /usr/include/xxhash.h:libxxhash-dev
 /usr/include/ucp/api/ucp.h:libucx-dev
+/usr/include/microhttpd.h:libmicrohttpd-dev
 /usr/include/cmocka.h:libcmocka-dev
 '
 

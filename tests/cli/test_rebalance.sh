@@ -105,6 +105,37 @@ check "until it is released" "$ballast" drain --release --socket "$socket"
 check "then moves start" "$ballast" apply "$work/dry.json" --force --wait --socket "$socket"
 "$ballast" drain --json --socket "$socket" | tr -d ' \n' | grep -o '"slots":[^"]*' >"$work/map.before"
 
+# ---- metrics --------------------------------------------------------------------------------------
+
+once() {
+    "$ballast" metrics --once --socket "$socket" >"$work/metrics" &&
+        grep -q '^ballast_up 1$' "$work/metrics" && grep -q '^ballast_state{state="stable"} 1$' "$work/metrics" &&
+        grep -qE '^ballast_imbalance{when="now"} 1\.' "$work/metrics" &&
+        grep -qE '^ballast_layer_imbalance{layer="5"} 1' "$work/metrics" &&
+        grep -q '^ballast_move_outcome{outcome="moved"} 1$' "$work/metrics" &&
+        ! grep -vE '^(# (HELP|TYPE) ballast_[a-z_]+ .+|ballast_[a-z_]+(\{[a-z]+="[^"]*"\})? [0-9.e+-]+)$' "$work/metrics"
+}
+check "metrics are what Prometheus reads" once
+http() {
+    local port=$((20000 + RANDOM % 20000)) got= server
+    "$ballast" metrics --socket "$socket" --listen 127.0.0.1:$port 2>/dev/null &
+    server=$!
+    for _ in $(seq 100); do
+        { exec 3<>/dev/tcp/127.0.0.1/$port; } 2>/dev/null && break
+        sleep 0.05
+    done
+    printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
+    got=$(timeout 10 cat <&3)
+    exec 3>&-
+    kill $server
+    wait $server
+    [[ $got == *"200 OK"* && $got == *"ballast_up 1"* ]]
+}
+check "over HTTP too" http
+check "an address that is none is refused" fails_with "wants an IPv4 address and a port" "$ballast" metrics --listen here
+down() { [ "$("$ballast" metrics --once --socket "$work/nobody" | grep -c '^ballast_up 0$')" -eq 1 ]; }
+check "without a cluster they say so" down
+
 # ---- restart --------------------------------------------------------------------------------------
 
 kill -KILL $run_pid
