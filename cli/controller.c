@@ -12,6 +12,8 @@
 #define MAX_HISTORY 64
 /* Windows after a move over which the realised imbalance is averaged before it is told. */
 #define TELL_AFTER 4
+/* How long another rank may take to answer in place of a lost one. */
+#define TAKE_OVER_S 5.0
 
 typedef struct controller {
     const bl_controller_options *options;
@@ -279,9 +281,9 @@ static bl_status take_window(controller *c, bl_view *view, bl_error *err) {
     return st;
 }
 
-/* The cluster may still be starting. */
-static bl_status connect_patiently(controller *c, bl_error *err) {
-    const double until_s = bl_now_s() + c->options->patience_s;
+/* The cluster may still be starting, or another rank about to lead it. */
+static bl_status connect_patiently(controller *c, double patience_s, bl_error *err) {
+    const double until_s = bl_now_s() + patience_s;
     const struct timespec pause = {0, 20000000};
     for (;;) {
         bl_error why = BL_ERROR_INIT;
@@ -309,8 +311,12 @@ static bl_status watch(controller *c, bl_error *err) {
                 st = take_window(c, &view, &why);
             bl_view_free(&view);
         }
-        if (st == BL_ERR_PEER) /* it has ended, which is all that was waited for */
-            return BL_OK;
+        if (st == BL_ERR_PEER) { /* it has ended, or lost the rank that answered */
+            bl_control_disconnect(&c->client);
+            if (connect_patiently(c, TAKE_OVER_S, NULL) < 0)
+                return BL_OK;
+            continue;
+        }
         if (st < 0) {
             if (err != NULL)
                 *err = why;
@@ -324,7 +330,7 @@ bl_status bl_controller_run(const bl_controller_options *options, atomic_bool *s
                             bl_error *err) {
     controller c = {.options = options, .stop = stop, .client = {.fd = -1}, .n_after = -1};
     bl_policy_init(&c.policy, &options->policy);
-    bl_status st = connect_patiently(&c, err);
+    bl_status st = connect_patiently(&c, options->patience_s, err);
     if (st >= 0)
         st = watch(&c, err);
     bl_control_disconnect(&c.client);
