@@ -325,16 +325,34 @@ static uint32_t widen(bl_blt_reader *r, uint32_t record, int width, size_t n, in
     return widen_parts(low, high, width, n, out);
 }
 
-/* Rows of first ids and gaps into rows of ids; returns the largest id. */
+/* The id behind a gap. */
+static uint64_t after_gap(uint64_t id, int32_t *gap) {
+    id += (uint64_t)(uint32_t)*gap + 1;
+    *gap = (int32_t)(uint32_t)id;
+    return id;
+}
+
+static uint64_t larger(uint64_t a, uint64_t b) {
+    return a > b ? a : b;
+}
+
+/* Rows of first ids and gaps into rows of ids; returns the largest id. Two rows at a time, whose
+ * sums need not wait for each other. */
 static uint64_t add_gaps(int32_t *ids, size_t n_rows, size_t k) {
     uint64_t largest = 0;
-    for (size_t row = 0; row < n_rows; row++, ids += k) {
-        uint64_t id = (uint32_t)ids[0];
+    for (; n_rows >= 2; n_rows -= 2, ids += 2 * k) {
+        uint64_t a = (uint32_t)ids[0], b = (uint32_t)ids[k];
         for (size_t j = 1; j < k; j++) {
-            id += (uint64_t)(uint32_t)ids[j] + 1;
-            ids[j] = (int32_t)(uint32_t)id;
+            a = after_gap(a, &ids[j]);
+            b = after_gap(b, &ids[k + j]);
         }
-        largest = id > largest ? id : largest;
+        largest = larger(largest, larger(a, b));
+    }
+    if (n_rows > 0) {
+        uint64_t a = (uint32_t)ids[0];
+        for (size_t j = 1; j < k; j++)
+            a = after_gap(a, &ids[j]);
+        largest = larger(largest, a);
     }
     return largest;
 }
