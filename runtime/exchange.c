@@ -1,6 +1,5 @@
 #include "runtime/exchange.h"
 
-#include "core/progress.h"
 #include "runtime/buffer.h"
 
 #include <string.h>
@@ -24,7 +23,7 @@ static round_state start(bl_exchange *exchange, exchange_kind kind) {
         .rank = bl_transport_rank(exchange->transport),
         .n_ranks = bl_transport_n_ranks(exchange->transport),
         .mark = number * N_KINDS + (uint64_t)kind,
-        .until_s = bl_now_s() + exchange->deadline_s,
+        .until_s = bl_transport_now_s(exchange->transport) + exchange->deadline_s,
         .lost = exchange->lost,
     };
 }
@@ -48,7 +47,7 @@ static bl_status send_to(const round_state *round, int peer, const void *data, s
 }
 
 static bl_status receive_from(const round_state *round, int peer, bl_message *out, bl_error *err) {
-    const double left_s = round->until_s - bl_now_s();
+    const double left_s = round->until_s - bl_transport_now_s(round->transport);
     return bl_transport_receive_whole(round->transport, peer, BL_CHANNEL_STEP, round->mark,
                                       left_s > 0 ? left_s : 0, out, err);
 }

@@ -21,6 +21,10 @@ const char *bl_transport_name(const bl_transport *transport) {
     return transport->ops->name;
 }
 
+double bl_transport_now_s(const bl_transport *transport) {
+    return transport->ops->now != NULL ? transport->ops->now(transport) : bl_now_s();
+}
+
 void bl_transport_set_deadline(bl_transport *transport, double seconds) {
     assert(seconds > 0);
     transport->deadline_s = seconds;
@@ -129,7 +133,7 @@ static int gone(const bl_transport *transport, int peer, bool whole) {
 /* Inside the brackets. */
 static bl_status wait_for(bl_transport *transport, int peer, bl_channel channel, uint64_t mark,
                           double deadline_s, bool whole, bl_message *out, bl_error *err) {
-    const double until_s = bl_now_s() + deadline_s;
+    const double until_s = bl_transport_now_s(transport) + deadline_s;
     const bl_mailbox *box = bl_mailroom_box(transport->room, channel, peer);
     for (;;) {
         const bl_message *next = bl_mailbox_peek(box);
@@ -152,7 +156,7 @@ static bl_status wait_for(bl_transport *transport, int peer, bl_channel channel,
         const int missing = gone(transport, peer, whole);
         if (missing >= 0)
             return bl_transport_fail_gone(transport, missing, transport->room->peers[missing], err);
-        if (bl_now_s() >= until_s)
+        if (bl_transport_now_s(transport) >= until_s)
             return bl_fail(err, BL_ERR_TIMEOUT,
                            "rank %d waited %g s for message %llu of rank %d on channel %s",
                            transport->rank, deadline_s, (unsigned long long)mark, peer,
@@ -197,7 +201,7 @@ bl_status bl_transport_await(bl_transport *transport, bl_channel channel, double
                              bl_message *out, bool *got, bl_error *err) {
     *got = false;
     BL_TRY(check_address(transport, 0, channel, err));
-    const double until_s = bl_now_s() + wait_s;
+    const double until_s = bl_transport_now_s(transport) + wait_s;
     bl_status st = BL_OK;
     transport->ops->enter(transport);
     for (;;) {
@@ -207,7 +211,7 @@ bl_status bl_transport_await(bl_transport *transport, bl_channel channel, double
             *got = true;
             break;
         }
-        if (bl_now_s() >= until_s)
+        if (bl_transport_now_s(transport) >= until_s)
             break;
         st = transport->ops->sleep(transport, until_s, err);
         if (st < 0)

@@ -25,9 +25,9 @@
  * does not get on is noticed by deadlines alone.
  *
  * Threads: one handle belongs to one thread (its rank). A rank may send to itself.
- * Back ends: transport_local.c (ranks are threads of one process), transport_ucx.c (processes),
- * transport_nccl.c (GPUs: large transfers that all ranks know of, runtime/round.h, over NCCL, messages
- * over another transport).
+ * Back ends: transport_local.c (ranks are threads of one process), transport_sim.c (threads, with
+ * virtual time and faults), transport_ucx.c (processes), transport_nccl.c (GPUs: large transfers that
+ * all ranks know of, runtime/round.h, over NCCL, messages over another transport).
  */
 #ifndef BL_RUNTIME_TRANSPORT_H
 #define BL_RUNTIME_TRANSPORT_H
@@ -66,7 +66,10 @@ typedef struct bl_transport bl_transport;
 
 int bl_transport_rank(const bl_transport *transport);
 int bl_transport_n_ranks(const bl_transport *transport);
-const char *bl_transport_name(const bl_transport *transport); /* "local", "ucx", "nccl" */
+const char *bl_transport_name(const bl_transport *transport); /* "local", "ucx", ... */
+
+/* Seconds on the clock by which this transport's waits are timed: bl_now_s(), or virtual time. */
+double bl_transport_now_s(const bl_transport *transport);
 
 /* Seconds a send may wait on a full link, and close for its peers; > 0. */
 void bl_transport_set_deadline(bl_transport *transport, double seconds);

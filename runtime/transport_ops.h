@@ -4,7 +4,7 @@
  * transport.c holds all that is the same everywhere: the wait for a message, its mark, the errors,
  * the counters. A back end moves bytes: it fills this rank's mailroom, says how to sleep until
  * something changed, and sends. Its handle starts with a struct bl_transport. All hooks but
- * `round` are required.
+ * `round` and `now` are required.
  */
 #ifndef BL_RUNTIME_TRANSPORT_OPS_H
 #define BL_RUNTIME_TRANSPORT_OPS_H
@@ -21,7 +21,7 @@ typedef struct bl_transport_ops {
     void (*leave)(bl_transport *transport);
 
     /* Inside the brackets: sleep until the mailroom may have changed or until `until_s` on the
-     * clock of bl_now_s(). May return early. A failure ends the wait for which it was called. */
+     * transport's clock. May return early. A failure ends the wait for which it was called. */
     bl_status (*sleep)(bl_transport *transport, double until_s, bl_error *err);
 
     /* Inside the brackets: a message of this weight was taken from (peer, channel), so that its
@@ -36,6 +36,9 @@ typedef struct bl_transport_ops {
      * messages. */
     bl_status (*round)(bl_transport *transport, const struct bl_part *parts, int n_parts,
                        bl_error *err);
+
+    /* Optional: the transport's own clock, in seconds. Without it, that of bl_now_s(). */
+    double (*now)(const bl_transport *transport);
 
     /* Close and free the handle; `orderly` is false when the rank abandons its peers. */
     void (*close)(bl_transport *transport, bool orderly);

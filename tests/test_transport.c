@@ -3,6 +3,7 @@
 #include "runtime/exchange.h"
 #include "runtime/launch.h"
 #include "runtime/round.h"
+#include "runtime/transport_sim.h"
 
 #include "core/hash.h"
 #include "core/progress.h"
@@ -118,6 +119,9 @@ static bl_status body_poll_takes_turns(bl_transport *t, bl_error *err) {
     for (uint64_t mark = 0; mark < 4; mark++)
         BL_TRY(bl_test_send(t, 0, BL_CHANNEL_MOVE, mark, 8, err));
     BL_TRY(bl_test_meet(t, 0, err));
+    bl_message none;
+    bool any; /* what was said later on another channel may have come sooner */
+    BL_TRY(bl_transport_await(t, BL_CHANNEL_STEP, 0.2, &none, &any, err));
     for (int n = 0; bl_transport_rank(t) == 0 && n < 4 * bl_transport_n_ranks(t); n++) {
         bl_message message;
         bool got;
@@ -206,17 +210,17 @@ static bl_status body_deadline(bl_transport *t, bl_error *err) {
         return bl_test_send(t, 1, BL_CHANNEL_MOVE, 9, 100, err);
     }
     bl_message message = {0};
-    const double start_s = bl_now_s();
+    const double start_s = bl_transport_now_s(t);
     REQUIRE_FAILS(bl_transport_receive(t, 0, BL_CHANNEL_MOVE, 9, 0.1, &message, &seen),
                   BL_ERR_TIMEOUT, "waited 0.1 s for message 9 of rank 0 on channel move");
-    REQUIRE(bl_now_s() - start_s >= 0.1);
+    REQUIRE(bl_transport_now_s(t) - start_s >= 0.1);
     REQUIRE_FAILS(bl_transport_receive(t, 0, BL_CHANNEL_MOVE, 9, 0, &message, &seen),
                   BL_ERR_TIMEOUT, "rank 0");
     REQUIRE_FAILS(bl_transport_receive(t, 1, BL_CHANNEL_MOVE, 9, 0.01, &message, &seen),
                   BL_ERR_TIMEOUT, "rank 1"); /* nothing from itself either */
     bool got = true;
     BL_TRY(bl_transport_await(t, BL_CHANNEL_MOVE, 0.05, &message, &got, err));
-    REQUIRE(!got && bl_now_s() - start_s >= 0.15);
+    REQUIRE(!got && bl_transport_now_s(t) - start_s >= 0.15);
     BL_TRY(bl_test_send(t, 0, BL_CHANNEL_CONTROL, 1, 5, err));
     return bl_test_receive(t, 0, BL_CHANNEL_MOVE, 9, 100, err);
 }
@@ -278,12 +282,12 @@ static bl_status body_loss(bl_transport *t, bl_error *err) {
     if (rank == 2)
         return DIE;
     bl_message message;
-    const double start_s = bl_now_s();
+    const double start_s = bl_transport_now_s(t);
     REQUIRE_FAILS(bl_transport_receive(t, 2, BL_CHANNEL_STEP, 0, WAIT_S, &message, &seen),
                   BL_ERR_PEER, "rank 2 is lost");
     REQUIRE_FAILS(bl_transport_receive(t, 2, BL_CHANNEL_MOVE, 0, WAIT_S, &message, &seen),
                   BL_ERR_PEER, "rank 2 is lost");
-    REQUIRE(bl_now_s() - start_s < WAIT_S / 2); /* by notice, not by deadline */
+    REQUIRE(bl_transport_now_s(t) - start_s < WAIT_S / 2); /* by notice, not by deadline */
     REQUIRE(bl_transport_lost(t) == 2);
     REQUIRE_FAILS(bl_test_send(t, 2, BL_CHANNEL_STEP, 0, 10, &seen), BL_ERR_PEER, "rank 2 is lost");
     REQUIRE_FAILS(bl_test_send(t, 2, BL_CHANNEL_STEP, 0, MIB, &seen), BL_ERR_PEER, "rank 2");
@@ -489,15 +493,13 @@ static void *run_rank(void *arg) {
     return NULL;
 }
 
-static void run_on_threads(const test_case *test, bool over_nccl) {
-    bl_error err;
-    bl_transport *handles[8];
+static void run_on_threads(const test_case *test, const char *carrier, bl_transport **handles,
+                           bool over_nccl) {
     rank_thread ranks[8];
-    assert_ok(bl_transport_local_open(test->n_ranks, handles, &err));
     for (int rank = 0; rank < test->n_ranks; rank++) {
         assert_int_equal(bl_transport_rank(handles[rank]), rank);
         assert_int_equal(bl_transport_n_ranks(handles[rank]), test->n_ranks);
-        assert_string_equal(bl_transport_name(handles[rank]), "local");
+        assert_string_equal(bl_transport_name(handles[rank]), carrier);
         ranks[rank] = (rank_thread){.transport = handles[rank],
                                     .body = test->body,
                                     .over_nccl = over_nccl,
@@ -512,13 +514,36 @@ static void run_on_threads(const test_case *test, bool over_nccl) {
 }
 
 static void run_local(void **state) {
-    run_on_threads(*state, false);
+    const test_case *test = *state;
+    bl_error err;
+    bl_transport *handles[8];
+    assert_ok(bl_transport_local_open(test->n_ranks, handles, &err));
+    run_on_threads(test, "local", handles, false);
+}
+
+/* Over networks of several kinds, none of which may show. */
+static void run_sim(void **state) {
+    const test_case *test = *state;
+    for (uint64_t seed = 0; seed < 3; seed++) {
+        bl_sim_options options = BL_SIM_OPTIONS_INIT;
+        bl_error err;
+        bl_transport *handles[8];
+        options.seed = seed;
+        options.lose = options.again = 0.15 * (double)seed;
+        options.jitter_s = seed == 0 ? 0 : 50e-6;
+        assert_ok(bl_transport_sim_open(test->n_ranks, &options, handles, &err));
+        run_on_threads(test, "sim", handles, false);
+    }
 }
 
 /* Messages over threads, rounds over the fake NCCL, which must have nothing to complain of. */
 static void run_nccl(void **state) {
+    const test_case *test = *state;
+    bl_error err;
+    bl_transport *handles[8];
     fake_nccl_reset();
-    run_on_threads(*state, true);
+    assert_ok(bl_transport_local_open(test->n_ranks, handles, &err));
+    run_on_threads(test, "local", handles, true);
     if (fake_nccl_misuse() != NULL)
         fail_msg("misuse of NCCL: %s", fake_nccl_misuse());
     assert_int_equal(fake_nccl_reset(), 0); /* all was given back */
@@ -584,7 +609,7 @@ int main(void) {
     static const struct {
         const char *name;
         void (*run)(void **state);
-    } back_ends[] = {{"local", run_local}, {"ucx", run_ucx}, {"nccl", run_nccl}};
+    } back_ends[] = {{"local", run_local}, {"sim", run_sim}, {"ucx", run_ucx}, {"nccl", run_nccl}};
     enum { N_BACK_ENDS = sizeof back_ends / sizeof *back_ends };
     static char names[N_BACK_ENDS * N_CASES][96];
     struct CMUnitTest tests[N_BACK_ENDS * N_CASES];
