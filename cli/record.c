@@ -255,7 +255,7 @@ static bl_status record(const record_options *options, const bl_recorder_options
 }
 
 static bl_status set_only(const record_options *options, uint64_t control, bl_error *err) {
-    int n;
+    int n = 0;
     BL_TRY(bl_record_set_control(&options->rings, control, &n, err));
     if (n == 0)
         return bl_fail(err, BL_ERR_STATE, "no ring to change: is an engine tracing?");

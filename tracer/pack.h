@@ -186,15 +186,20 @@ BL_PACK_FN void bl_pack_copy(void *to, const void *from, uint64_t bytes) {
         out[i] = in[i];
 }
 
+/* C++ and C share no way to zero a struct without a warning. */
 BL_PACK_FN bl_ring_entry bl_pack_entry(uint32_t kind, uint64_t step, uint64_t epoch) {
     bl_ring_entry entry;
-    unsigned char *bytes = (unsigned char *)&entry;
-    for (unsigned i = 0; i < sizeof entry; i++)
-        bytes[i] = 0;
+    entry.bytes = 0;
     entry.kind = kind;
     entry.step = step;
     entry.epoch = epoch;
     entry.bad_id = -1;
+    entry.n_tokens = 0;
+    entry.layer = 0;
+    entry.n_ids = entry.n_empty = entry.flags = 0;
+    entry.k = 0;
+    entry.width = entry.phase = 0;
+    entry.reserved = 0;
     return entry;
 }
 

@@ -193,14 +193,13 @@ static bl_word *row_of(bl_window *w, int h, int phase, int l) {
     return w->rows + bl_window_row(w->info.n_layers, h, phase, l) * w->memory->row_words;
 }
 
-/* Only this process writes, so plain additions on relaxed loads and stores are enough. */
+/* Only this process writes. Release: the odd version before it is seen by who sees this. */
 static void add_to(bl_word *word, uint64_t value) {
-    BL_PACK_STORE(word, BL_PACK_LOAD(word) + value);
+    BL_PACK_RELEASE(word, BL_PACK_LOAD(word) + value);
 }
 
 static void begin_row(bl_word *row) {
     BL_PACK_STORE(&row[BL_ROW_VERSION], BL_PACK_LOAD(&row[BL_ROW_VERSION]) + 1);
-    atomic_thread_fence(memory_order_release);
 }
 
 static void end_row(bl_word *row) {

@@ -124,10 +124,9 @@ static bl_status read_row(bl_window_view *view, const bl_word *row, uint64_t *to
                           bl_error *err) {
     for (int tries = 1;; tries++) {
         const uint64_t before = BL_PACK_ACQUIRE(&row[BL_ROW_VERSION]);
-        *tokens = BL_PACK_LOAD(&row[BL_ROW_TOKENS]);
+        *tokens = BL_PACK_ACQUIRE(&row[BL_ROW_TOKENS]);
         for (int expert = 0; expert < view->n_experts; expert++)
-            view->scratch[expert] = BL_PACK_LOAD(&row[BL_ROW_COUNT + expert]);
-        atomic_thread_fence(memory_order_acquire);
+            view->scratch[expert] = BL_PACK_ACQUIRE(&row[BL_ROW_COUNT + expert]);
         if (before % 2 == 0 && BL_PACK_LOAD(&row[BL_ROW_VERSION]) == before)
             return BL_OK;
         if (tries % TRIES_BETWEEN_LOOKS == 0 && !is_live(view))
