@@ -54,17 +54,20 @@ one_phase_some_steps() {
         fails_with "the trace has 40 steps" "$ballast" stat --steps 40:50 "$trace"
 }
 check "one phase, some steps" one_phase_some_steps
-same_as_replay() { # one definition: what replay says of a plan on steps, stat says too
+p95_of() { grep -A12 "\"$1\"" | grep -o '"p95": [0-9.]*' | head -1 | command cut -c1-12; }
+same_as_replay() { # RULE: one definition: what replay says of a plan on steps, stat says too
     "$ballast" plan --trace "$trace" --model "$work/toy.json" --topology hgx-h100:nodes=1 --ranks 4 --redundant 4 \
-        --steps 0:10 -o "$work/q.json" >/dev/null 2>&1 || return 1
+        --rule "$1" --steps 0:10 -o "$work/q.json" >/dev/null 2>&1 || return 1
     local a b
     a=$("$ballast" replay --trace "$trace" --topology hgx-h100:nodes=1 --steps 10:40 --json "$work/q.json" 2>/dev/null |
-        grep -A7 '"imbalance"' | grep -o '"p95": [0-9.]*' | head -1 | command cut -c1-14)
-    b=$(stat --steps 10:40 --json --plan "$work/q.json" "$trace" | grep -A12 '"predicted"' | grep -o '"p95": [0-9.]*' | command cut -c1-14)
+        p95_of imbalance)
+    b=$(stat --steps 10:40 --json --plan "$work/q.json" --topology hgx-h100:nodes=1 "$trace" | p95_of predicted)
     echo "# replay $a, stat $b"
     [ -n "$a" ] && [ "$a" = "$b" ]
 }
-check "stat and replay agree" same_as_replay
+for rule in even nearest fixed per-step; do
+    check "stat and replay agree, $rule" same_as_replay $rule
+done
 
 by_source() { # a rule that looks at where tokens come from needs to know the machines
     sed 's/"rule": *"even"/"rule":"fixed"/g; s/"digest": *"[0-9a-f]*"/"digest":null/' "$plan" >"$work/fixed.json"
