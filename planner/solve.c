@@ -3,6 +3,7 @@
 #include "core/mem.h"
 #include "planner/align.h"
 #include "planner/anchor.h"
+#include "planner/canonical.h"
 #include "planner/flow_search.h"
 #include "planner/greedy.h"
 #include "planner/hierarchical.h"
@@ -242,6 +243,18 @@ static bl_status search_and_prove(const bl_problem *problem, const bl_solve_opti
     return st == BL_OK ? plan_traffic(problem, options, solution, err) : st;
 }
 
+/* Search among experts in an order of their own, so that their ids do not matter. */
+static bl_status search_canonically(const bl_problem *problem, const bl_solve_options *options,
+                                    bl_solution *solution, bl_error *err) {
+    bl_canonical canonical;
+    BL_TRY(bl_canonical_create(problem, &canonical, err));
+    const bl_status st = search_and_prove(&canonical.problem, options, solution, err);
+    if (st >= 0)
+        bl_canonical_restore(&canonical, &solution->placement);
+    bl_canonical_free(&canonical);
+    return st;
+}
+
 static bl_status construct(const bl_problem *problem, const bl_solve_options *options,
                            bl_solution *solution, bl_error *err) {
     switch (options->algorithm) {
@@ -258,7 +271,7 @@ static bl_status construct(const bl_problem *problem, const bl_solve_options *op
     }
     if (problem->objective == BL_OBJECTIVE_TIME)
         return bl_timed_solve(problem, options, solution, err);
-    return search_and_prove(problem, options, solution, err);
+    return search_canonically(problem, options, solution, err);
 }
 
 /* Score and bound are sums in different orders: equal but for the last digits is equal. */

@@ -438,9 +438,67 @@ static void test_refusals(void **state) {
     assert_fails(bl_solve(&problem, &options, &found, &err), BL_ERR_USAGE, "17");
 }
 
+static void permute(const bl_problem *p, const int *to, const double *load, double *out) {
+    for (int s = 0; s < p->n_scenarios; s++) {
+        for (int expert = 0; expert < p->n_experts; expert++)
+            out[s * p->n_experts + to[expert]] = load[s * p->n_experts + expert];
+    }
+}
+
+/* Who gives experts other ids gets the same placement under these ids, slot by slot, also from a
+ * placement in force. Experts of equal load are the same expert. */
+static void test_permuted_experts_permute_the_answer(void **state) {
+    (void)state;
+    bl_error err;
+    bl_rng rng;
+    bl_rng_seed(&rng, 29);
+    for (int round = 0; round < 200; round++) {
+        bl_random_problem r;
+        bl_random_problem_make(&rng, 16, 6, 5, 3, &r);
+        if (bl_problem_is_idle(&r.problem))
+            continue;
+        int to[16];
+        double load[3 * 16];
+        for (int expert = 0; expert < r.problem.n_experts; expert++) {
+            const int at = (int)bl_rng_below(&rng, (uint32_t)expert + 1);
+            to[expert] = to[at];
+            to[at] = expert;
+        }
+        permute(&r.problem, to, r.load, load);
+        bl_problem turned = r.problem;
+        turned.load = load;
+        bl_solve_options options = BL_SOLVE_OPTIONS_INIT;
+        options.algorithm = round % 2 == 0 ? BL_ALG_SEARCH : BL_ALG_AUTO;
+        bl_solution a, b, again, turned_again;
+        assert_ok(bl_solve(&r.problem, &options, &a, &err));
+        assert_ok(bl_solve(&turned, &options, &b, &err));
+        /* From each other's answer, with the loads of one scenario raised. */
+        for (int slot = 0; slot < bl_layer_n_slots(&a.placement); slot++) {
+            for (int s = 0; s < r.problem.n_scenarios; s++)
+                assert_true(r.load[s * r.problem.n_experts + a.placement.expert[slot]] ==
+                            load[s * r.problem.n_experts + b.placement.expert[slot]]);
+            b.placement.expert[slot] = to[a.placement.expert[slot]];
+        }
+        r.load[0] = 5 * r.load[0] + 100;
+        permute(&r.problem, to, r.load, load);
+        r.problem.current = &a.placement;
+        turned.current = &b.placement;
+        assert_ok(bl_solve(&r.problem, &options, &again, &err));
+        assert_ok(bl_solve(&turned, &options, &turned_again, &err));
+        assert_int_equal(again.moves, turned_again.moves);
+        for (int slot = 0; slot < bl_layer_n_slots(&a.placement); slot++)
+            assert_int_equal(to[again.placement.expert[slot]], turned_again.placement.expert[slot]);
+        bl_solution_free(&a);
+        bl_solution_free(&b);
+        bl_solution_free(&again);
+        bl_solution_free(&turned_again);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_greedy_gets_wrong),
+        cmocka_unit_test(test_permuted_experts_permute_the_answer),
         cmocka_unit_test(test_the_cold_expert_is_replicated),
         cmocka_unit_test(test_idle_layer_stays),
         cmocka_unit_test(test_unchanged_load_moves_nothing),
