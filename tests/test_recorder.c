@@ -163,6 +163,12 @@ static void assert_balances(const bl_recorder_totals *t) {
     assert_int_equal(t->pushed, t->earlier + t->written + t->rejected + t->dropped + t->skipped);
 }
 
+static double fake_now;
+static double fake_clock(void *user) {
+    (void)user;
+    return fake_now;
+}
+
 /* ---- parts ---------------------------------------------------------------------------------- */
 
 static void parts_by_size(void **state) {
@@ -199,6 +205,36 @@ static void parts_by_size(void **state) {
             bl_test_has(c.notes, "rank 0 begins with part");
         }
     }
+}
+
+/* More parts than a process may have files open. */
+static void many_parts(void **state) {
+    (void)state;
+    bl_error err;
+    const char *dir = directory("many"), *name = ring_name("many");
+    struct rlimit before, low;
+    bl_recorder_options options = BL_RECORDER_OPTIONS_INIT;
+    options.clock = fake_clock;
+    options.rotate_s = 1;
+    fake_now = 0;
+    bl_tracer *tracer = open_tracer(name, 1 << 16);
+    bl_recorder *recorder = open_recorder(options, dir, name);
+    for (uint64_t step = 0; step < 100; step++) {
+        push_step(tracer, step);
+        fake_now += 2;
+        poll_once(recorder);
+    }
+    bl_trace_close(tracer);
+    assert_ok(bl_recorder_finish(recorder, NULL, &err));
+    assert_true(n_files(dir) > 90);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    low = before;
+    low.rlim_cur = 32;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+    const contents c = read_all(dir);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_int_equal(c.records, 200);
+    assert_true(c.complete);
 }
 
 /* Each part alone is a whole trace; without one in the middle the directory says which. */
@@ -238,12 +274,6 @@ static void a_missing_part_is_named(void **state) {
     assert_int_equal(link(from, path), 0);
     assert_fails(bl_stream_open(dir, &stream, &err), BL_ERR_STATE,
                  "two files hold part 1 of rank 0");
-}
-
-static double fake_now;
-static double fake_clock(void *user) {
-    (void)user;
-    return fake_now;
 }
 
 /* Parts by age; a clock that jumps ahead closes one part, one that jumps back none, and neither
@@ -642,6 +672,7 @@ static void a_guard_for_free_space(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parts_by_size),
+        cmocka_unit_test(many_parts),
         cmocka_unit_test(a_missing_part_is_named),
         cmocka_unit_test(a_clock_that_jumps),
         cmocka_unit_test(a_successor_goes_on),

@@ -120,6 +120,10 @@ bl_status bl_blt_open(const char *path, bl_blt_reader **reader_p, bl_error *err)
 bl_status bl_blt_open_stream(FILE *in, const char *name, bl_blt_reader **reader_p, bl_error *err);
 void bl_blt_reader_free(bl_blt_reader *reader); /* NULL is fine */
 
+/* Close the file until it is read again, under the name it was opened by: who has many files open at
+ * once would run out of descriptors. */
+void bl_blt_park(bl_blt_reader *reader);
+
 const bl_trace_info *bl_blt_info(const bl_blt_reader *reader); /* borrowed */
 
 /* The file had no proper end. *kept and *size (bytes) say where it was cut; *mid_step, that the

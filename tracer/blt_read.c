@@ -13,6 +13,8 @@
 
 static bl_status read_at(bl_blt_reader *r, uint64_t offset, void *out, size_t bytes,
                          bl_error *err) {
+    if (r->in == NULL && (r->in = fopen(r->path, "rb")) == NULL)
+        return bl_fail_at(err, BL_ERR_IO, bl_at(r->path), "cannot open again: %s", strerror(errno));
     if (fseeko(r->in, (off_t)offset, SEEK_SET) != 0 || fread(out, 1, bytes, r->in) != bytes)
         return bl_fail_at(err, BL_ERR_IO, bl_at_byte(r->path, (int64_t)offset),
                           "cannot read %zu bytes: %s", bytes,
@@ -273,10 +275,16 @@ void bl_blt_release(bl_blt_reader *r) {
     r->n_records = r->next_record = 0;
 }
 
+void bl_blt_park(bl_blt_reader *r) {
+    if (r->in != NULL)
+        fclose(r->in);
+    r->in = NULL;
+}
+
 void bl_blt_reader_free(bl_blt_reader *r) {
     if (r == NULL)
         return;
-    fclose(r->in);
+    bl_blt_park(r);
     if (r->hasher != NULL)
         bl_hasher_finish(r->hasher);
     ZSTD_freeDCtx(r->zstd);

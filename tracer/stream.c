@@ -101,7 +101,9 @@ static bl_status add_file(bl_stream *s, const char *path, bl_error *err) {
     } else {
         s->dropped_by_index += bl_blt_dropped(src->reader);
     }
-    return src->cut && src->mid_step ? find_cut_step(src, err) : BL_OK;
+    const bl_status found = src->cut && src->mid_step ? find_cut_step(src, err) : BL_OK;
+    bl_blt_park(src->reader); /* a recording may have thousands of parts */
+    return found;
 }
 
 static int compare_names(const void *a, const void *b) {
@@ -354,6 +356,7 @@ static bl_status lane_head(bl_stream *s, lane *l, const bl_record **head_p, bl_e
         if (src->has_head || l->at + 1 == l->end)
             return BL_OK;
         bl_blt_release(src->reader);
+        bl_blt_park(src->reader);
         l->at++;
     }
 }
