@@ -339,8 +339,13 @@ static void act(bl_agent *agent, const bl_tx_action *action) {
     }
 }
 
+/* Deadlines run on the transport's clock, which may be virtual. */
+static uint64_t now_ns(const bl_agent *agent) {
+    return (uint64_t)(bl_transport_now_s(agent->transport) * 1e9);
+}
+
 static void step_once(bl_agent *agent, const bl_tx_event *event) {
-    bl_tx_step(&agent->tx, event, bl_now_ns(), &agent->actions);
+    bl_tx_step(&agent->tx, event, now_ns(agent), &agent->actions);
     for (int i = 0; i < agent->actions.n; i++)
         act(agent, &agent->actions.items[i]);
 }
@@ -591,13 +596,13 @@ static bl_status begin_step(bl_agent *agent, uint64_t step, bl_error *err) {
         if (!agent->held)
             break;
         if (since == 0) {
-            since = bl_now_ns();
+            since = now_ns(agent);
             agent->stats.holds++;
         }
         BL_TRY(wait_for_word(agent, err));
     }
-    if (since != 0 && bl_now_ns() - since > agent->stats.max_hold_ns)
-        agent->stats.max_hold_ns = bl_now_ns() - since;
+    if (since != 0 && now_ns(agent) - since > agent->stats.max_hold_ns)
+        agent->stats.max_hold_ns = now_ns(agent) - since;
     return BL_OK;
 }
 

@@ -9,6 +9,7 @@
 #include "rebalancer/agent.h"
 #include "rebalancer/messages.h"
 #include "runtime/transport_ops.h"
+#include "runtime/transport_sim.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -54,6 +55,8 @@ struct cluster {
     int dies_after;
     int damaged_piece; /* this piece on channel MOVE is damaged; 0: none, -1: all */
     bool drops;        /* nothing on channel MOVE arrives */
+    bool simulated;    /* ranks close their transports themselves: the next one's turn */
+    uint64_t history;
     int n_pieces;
     bl_tx_outcome outcome;
     char reason[BL_TX_REASON];
@@ -206,6 +209,12 @@ static void *rank_main(void *user) {
     rank *r = user;
     r->result = serve(r, &r->err);
     bl_agent_get_status(r->agent, &r->status);
+    if (r->cluster->simulated) {
+        if (r->self == 1)
+            r->cluster->history = bl_transport_sim_history(r->transport);
+        bl_transport_close(r->transport);
+        r->transport = NULL;
+    }
     return NULL;
 }
 
@@ -278,7 +287,7 @@ static void run_cluster(cluster *c) {
     for (int g = 0; g < RANKS; g++)
         pthread_join(c->ranks[g].thread, NULL);
     for (int g = 0; g < RANKS; g++) {
-        if (c->ranks[g].result < 0)
+        if (c->ranks[g].result < 0 && !(c->simulated && g == c->dead_rank))
             fail_msg("rank %d: %s", g, c->ranks[g].err.text);
         assert_true(c->ranks[g].status.max_step_bytes <= (uint64_t)c->options.step_bytes);
     }
@@ -438,6 +447,70 @@ static void test_a_rank_dies(void **state) {
     assert_in_range(aborted, 5, 20);
 }
 
+/* Put the ranks on a simulated network instead. */
+static void simulate(cluster *c, const bl_sim_options *options) {
+    bl_error err;
+    bl_transport *handles[RANKS];
+    c->simulated = true;
+    assert_ok(bl_transport_sim_open(RANKS, options, handles, &err));
+    for (int g = 0; g < RANKS; g++) {
+        bl_transport_close(c->ranks[g].transport);
+        c->ranks[g].transport = handles[g];
+    }
+}
+
+/* Networks that delay, lose and double; every seed is one run, and comes out the same again. */
+static void test_plans_over_simulated_networks(void **state) {
+    (void)state;
+    static cluster c;
+    for (uint64_t seed = 0; seed < 12; seed++) {
+        uint64_t history[2], n_steps[2];
+        for (int again = 0; again < 2; again++) {
+            bl_sim_options options = BL_SIM_OPTIONS_INIT;
+            options.seed = seed;
+            options.lose = options.again = 0.04 * (double)seed;
+            open_cluster(&c, 21, 2);
+            simulate(&c, &options);
+            run_cluster(&c);
+            check_cluster(&c);
+            assert_int_equal(c.outcome, BL_TX_MOVED);
+            history[again] = c.history;
+            n_steps[again] = c.ranks[0].n_steps;
+            close_cluster(&c);
+        }
+        assert_true(history[0] == history[1] && n_steps[0] == n_steps[1]);
+    }
+}
+
+/* Rank 3 is killed, or stopped for good, at any moment of a move: the others serve on, together. */
+static void test_faults_at_any_moment(void **state) {
+    (void)state;
+    static cluster c;
+    int n_aborted = 0, n_moved = 0;
+    for (uint64_t seed = 0; seed < 60; seed++) {
+        bl_rng rng;
+        bl_rng_seed(&rng, seed);
+        const double at_s = 1e-6 * (double)bl_rng_below(&rng, 60000);
+        const bl_sim_fault fault = {seed % 3 == 0 ? BL_SIM_STOP : BL_SIM_KILL, at_s, 1e6, 1 << 3};
+        bl_sim_options options = BL_SIM_OPTIONS_INIT;
+        options.seed = seed;
+        options.faults = &fault;
+        options.n_faults = 1;
+        open_cluster(&c, 22, 1);
+        c.dead_rank = 3;
+        c.dies_after = -1; /* by the fault */
+        simulate(&c, &options);
+        run_cluster(&c);
+        check_cluster(&c);
+        assert_false(c.ranks[1].status.busy);
+        n_aborted += c.ranks[1].status.outcome == BL_TX_ABORTED;
+        n_moved += c.outcome == BL_TX_MOVED;
+        close_cluster(&c);
+    }
+    print_message("# %d moves aborted, %d done\n", n_aborted, n_moved);
+    assert_true(n_aborted >= 10 && n_moved >= 10);
+}
+
 static void test_refusals(void **state) {
     (void)state;
     static cluster c;
@@ -476,6 +549,8 @@ int main(void) {
         cmocka_unit_test(test_the_operator_aborts),
         cmocka_unit_test(test_a_rank_that_never_polls),
         cmocka_unit_test(test_a_rank_dies),
+        cmocka_unit_test(test_plans_over_simulated_networks),
+        cmocka_unit_test(test_faults_at_any_moment),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests_name("agent", tests, NULL, NULL);

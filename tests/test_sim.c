@@ -3,6 +3,7 @@
 #include "runtime/transport_sim.h"
 
 #include "core/progress.h"
+#include "tests/support/cluster.h"
 #include "tests/support/support.h"
 #include "tests/support/transport_body.h"
 
@@ -251,6 +252,52 @@ static void test_a_partition_splits_in_two(void **state) {
     }
 }
 
+/* ---- an engine ------------------------------------------------------------------------------- */
+
+#define N_TOKENS 24
+
+/* Rank 0 has a sequence, the others none; its logits go to `user`. */
+static bl_status one_step(bl_test_rank *rank, bl_error *err) {
+    int32_t tokens[N_TOKENS];
+    bl_step_result result;
+    for (int t = 0; t < N_TOKENS; t++)
+        tokens[t] = (t * 37 + 11) % bl_qwen3_config_of(rank->model)->vocab;
+    const bl_chunk chunk = {.sequence = 0,
+                            .n_tokens = N_TOKENS,
+                            .tokens = tokens,
+                            .every_token = true,
+                            .logits = rank->user};
+    const int n = rank->rank == 0;
+    return bl_engine_step(rank->engine, &chunk, n, n, &result, err);
+}
+
+/* Whatever the network does, the logits are those of threads that share memory, bit for bit. */
+static void test_an_engine_on_any_network(void **state) {
+    (void)state;
+    bl_error err;
+    bl_qwen3 *model;
+    bl_placement placement;
+    assert_ok(bl_qwen3_open("examples/tiny-moe", &model, &err));
+    assert_ok(bl_test_random_placement(model, 4, 5, &placement, &err));
+    const size_t n = N_TOKENS * (size_t)bl_qwen3_config_of(model)->vocab;
+    float *want = calloc(n, sizeof *want), *got = calloc(n, sizeof *got);
+    bl_test_cluster_options options = {.max_sequences = 1};
+    assert_ok(bl_test_cluster(model, &placement, &options, one_step, want, &err));
+    for (uint64_t seed = 0; seed < 5; seed++) {
+        bl_sim_options sim = BL_SIM_OPTIONS_INIT;
+        sim.seed = seed;
+        sim.lose = sim.again = 0.1 * (double)seed;
+        options.sim = &sim;
+        memset(got, 0, n * sizeof *got);
+        assert_ok(bl_test_cluster(model, &placement, &options, one_step, got, &err));
+        assert_memory_equal(want, got, n * sizeof *want);
+    }
+    free(want);
+    free(got);
+    bl_placement_free(&placement);
+    bl_qwen3_free(model);
+}
+
 static void test_wrong_options(void **state) {
     (void)state;
     bl_error err;
@@ -276,6 +323,7 @@ int main(void) {
         cmocka_unit_test(test_a_stopped_rank_is_lost_after_its_silence),
         cmocka_unit_test(test_a_short_stop_is_a_delay),
         cmocka_unit_test(test_a_partition_splits_in_two),
+        cmocka_unit_test(test_an_engine_on_any_network),
         cmocka_unit_test(test_wrong_options),
     };
     return cmocka_run_group_tests_name("sim", tests, NULL, NULL);

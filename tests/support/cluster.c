@@ -55,7 +55,8 @@ bl_status bl_test_cluster(const bl_qwen3 *model, const bl_placement *placement,
     cluster_rank *jobs = calloc((size_t)n_ranks, sizeof *jobs);
     if (handles == NULL || jobs == NULL)
         abort();
-    BL_TRY(bl_transport_local_open(n_ranks, handles, err));
+    BL_TRY(options->sim != NULL ? bl_transport_sim_open(n_ranks, options->sim, handles, err)
+                                : bl_transport_local_open(n_ranks, handles, err));
     for (int r = 0; r < n_ranks; r++) {
         jobs[r] = (cluster_rank){.rank = {.rank = r,
                                           .n_ranks = n_ranks,

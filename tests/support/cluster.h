@@ -9,6 +9,7 @@
 #define BL_TESTS_CLUSTER_H
 
 #include "runtime/engine.h"
+#include "runtime/transport_sim.h"
 
 typedef struct bl_test_rank {
     int rank, n_ranks;
@@ -26,6 +27,7 @@ typedef struct bl_test_cluster_options {
     int n_spares;
     const bl_sharing_rule *rule; /* NULL: even */
     bl_dispatch dispatch;
+    const bl_sim_options *sim; /* on a simulated network; NULL: over the local transport */
     /* Optional: this rank's hooks; called on its thread before its engine is made. */
     bl_engine_hooks (*hooks)(bl_test_rank *rank);
 } bl_test_cluster_options;
