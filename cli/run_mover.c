@@ -159,8 +159,10 @@ static void tell_loss(const bl_run_mover *mover, const bl_recovered *r) {
 bl_status bl_run_mover_recover(void *user, bl_error *err) {
     bl_run_mover *mover = user;
     bl_recovered r;
-    BL_TRY(bl_recovery_run(mover->recovery, bl_engine_steps(mover->engine),
-                           bl_engine_sequence(mover->engine), &r, err));
+    const bl_status st = bl_recovery_run(mover->recovery, bl_engine_steps(mover->engine),
+                                         bl_engine_sequence(mover->engine), &r, err);
+    if (st != BL_OK)
+        return st;
     bl_engine_restart(mover->engine, r.step, r.sequence, bl_recovery_lost(mover->recovery));
     take_over(mover);
     if (mover->control != NULL)

@@ -43,6 +43,7 @@ struct bl_agent {
     bool *gone; /* [n_ranks] peers to report as lost */
     bool any_gone;
     bool held; /* answer to STEP */
+    bool recovering;
     stream *streams;
     size_t n_streams, streams_capacity;
     landing landings[BL_WAVE_MAX_ARRIVALS];
@@ -377,8 +378,9 @@ static const bl_schedule *prepare(bl_agent *agent, const bl_tx_message *message,
                                   bl_error *err) {
     if (message->from == agent->rank)
         return agent->tx.lead.schedule;
-    if (!bl_tx_is_idle(&agent->tx)) {
-        bl_fail(err, BL_ERR_STATE, "it is busy with another move");
+    if (!bl_tx_is_idle(&agent->tx) || agent->recovering) {
+        bl_fail(err, BL_ERR_STATE,
+                agent->recovering ? "it recovers from a loss" : "it is busy with another move");
         return NULL;
     }
     bl_placement goal;
@@ -665,6 +667,19 @@ int bl_agent_spares(const bl_agent *agent) {
 
 int64_t bl_agent_step_bytes(const bl_agent *agent) {
     return agent->options.step_bytes;
+}
+
+void bl_agent_set_recovering(bl_agent *agent, bool recovering) {
+    agent->recovering = recovering;
+}
+
+const char *bl_agent_state(bl_agent *agent) {
+    const bl_transaction *tx = &agent->tx;
+    snprintf(agent->reason, sizeof agent->reason,
+             "%s in wave %d, leader %d in phase %d, lost leader %d, orphaned %d, begun %d",
+             bl_tx_state_name(tx), tx->wave, bl_tx_leader(tx), (int)tx->lead.phase, tx->lost_leader,
+             tx->orphaned, tx->begun);
+    return agent->reason;
 }
 
 bool bl_agent_is_settled(const bl_agent *agent) {

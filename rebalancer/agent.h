@@ -93,6 +93,12 @@ bool bl_agent_is_settled(const bl_agent *agent);
 /* BL_ERR_ABORTED with the reason when this rank must serve no further step. */
 bl_status bl_agent_check(const bl_agent *agent, bl_error *err);
 
+/* While the rank recovers from a loss it agrees to no new move: its map is not the others' yet. */
+void bl_agent_set_recovering(bl_agent *agent, bool recovering);
+
+/* What the transaction is doing, for messages. Borrowed until the next call. */
+const char *bl_agent_state(bl_agent *agent);
+
 /* ---- for the rank that leads ----------------------------------------------------------------- */
 
 /* The way from the placement in force to `goal`; nothing is started. Free the schedule. */

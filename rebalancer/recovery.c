@@ -12,6 +12,7 @@
 /* More than the transaction ever looks ahead, so that whatever was promised is due. */
 #define STEPS_AHEAD 4096
 #define EXCHANGES_AHEAD 65536
+#define NEWS_S 2.0
 
 static const char MAGIC[4] = {'B', 'L', 'V', '1'};
 
@@ -216,6 +217,11 @@ static bl_status agree(bl_recovery *r, uint64_t step, uint64_t sequence, double 
         const int missing = first_dissenter(r);
         if (missing < 0)
             return BL_OK;
+        if (bl_transport_has_closed(r->transport, missing)) {
+            BL_TRY(bl_agent_hear(r->agent, err)); /* what it said last comes before that */
+            if (first_dissenter(r) == missing)
+                return BL_LIMIT;
+        }
         if (bl_now_s() > until_s)
             return bl_fail(err, BL_ERR_TIMEOUT,
                            "rank %d did not say within %g s how it goes on after a loss", missing,
@@ -232,9 +238,10 @@ static bl_status settle(bl_recovery *r, uint64_t step, double until_s, bl_error 
         if (bl_agent_is_settled(r->agent))
             return BL_OK;
         if (bl_now_s() > until_s)
-            return bl_fail(err, BL_ERR_TIMEOUT,
-                           "the move that was under way did not end within %g s after a loss",
-                           r->deadline_s);
+            return bl_fail(
+                err, BL_ERR_TIMEOUT,
+                "the move that was under way did not end within %g s after a loss; it is %s",
+                r->deadline_s, bl_agent_state(r->agent));
         rest();
     }
 }
@@ -368,15 +375,35 @@ static void find_goal(const bl_recovery *r, bl_recovered *out) {
     out->sequence += EXCHANGES_AHEAD;
 }
 
-bl_status bl_recovery_run(bl_recovery *r, uint64_t step, uint64_t sequence, bl_recovered *out,
-                          bl_error *err) {
+/* A send may fail a moment before the loss of its peer is known. */
+static bl_status wait_for_the_news(bl_recovery *r, bl_error *err) {
+    const double until_s = bl_now_s() + NEWS_S;
+    for (;;) {
+        BL_TRY(bl_agent_hear(r->agent, err));
+        BL_TRY(bl_agent_check(r->agent, err));
+        if (bl_recovery_is_due(r))
+            return BL_OK;
+        for (int rank = 0; rank < r->n_ranks; rank++) {
+            if (bl_transport_has_closed(r->transport, rank))
+                return BL_LIMIT;
+        }
+        if (bl_now_s() > until_s)
+            return bl_fail(err, BL_ERR_PEER, "the step failed, and no rank is known to be lost");
+        rest();
+    }
+}
+
+static bl_status recover(bl_recovery *r, uint64_t step, uint64_t sequence, bl_recovered *out,
+                         bl_error *err) {
     const double until_s = bl_now_s() + r->deadline_s;
     bl_recovered made = {0};
-    BL_TRY(bl_agent_hear(r->agent, err));
-    if (!bl_recovery_is_due(r))
-        return bl_fail(err, BL_ERR_PEER, "the step failed, and no rank is known to be lost");
+    const bl_status news = wait_for_the_news(r, err);
+    if (news != BL_OK)
+        return news;
     for (;;) {
-        BL_TRY(agree(r, step, sequence, until_s, err));
+        const bl_status st = agree(r, step, sequence, until_s, err);
+        if (st != BL_OK)
+            return st;
         made.step = made.sequence = 0;
         find_goal(r, &made);
         BL_TRY(settle(r, made.step, until_s, err));
@@ -395,4 +422,12 @@ bl_status bl_recovery_run(bl_recovery *r, uint64_t step, uint64_t sequence, bl_r
     }
     *out = made;
     return BL_OK;
+}
+
+bl_status bl_recovery_run(bl_recovery *r, uint64_t step, uint64_t sequence, bl_recovered *out,
+                          bl_error *err) {
+    bl_agent_set_recovering(r->agent, true);
+    const bl_status st = recover(r, step, sequence, out, err);
+    bl_agent_set_recovering(r->agent, false);
+    return st;
 }

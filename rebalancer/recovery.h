@@ -60,7 +60,8 @@ typedef struct bl_recovered {
     int n_loaded;            /* by this rank */
 } bl_recovered;
 
-/* `step` and `sequence` are the ones this rank has reached. BL_ERR_PEER: nobody was lost, the step
+/* `step` and `sequence` are the ones this rank has reached. BL_LIMIT: another rank has taken its
+ * leave, so the step that failed here was the last one: serving is over. BL_ERR_PEER: nobody was lost, the step
  * failed otherwise. BL_ERR_ABORTED: this rank may not go on. */
 bl_status bl_recovery_run(bl_recovery *recovery, uint64_t step, uint64_t sequence,
                           bl_recovered *out, bl_error *err);

@@ -243,7 +243,7 @@ static bl_status step(serving *server, int n_chunks, int64_t left, bl_step_resul
         if (st == BL_ERR_PEER && o->recover != NULL) {
             why = BL_ERROR_INIT;
             st = o->recover(o->recover_user, &why);
-            if (st >= 0)
+            if (st == BL_OK)
                 continue;
         }
         if (st < 0 && err != NULL)
@@ -258,7 +258,13 @@ static bl_status serve_steps(serving *server, bl_error *err) {
         BL_TRY(admit(server, err));
         const int n_chunks = fill_chunks(server);
         const int64_t left = (int64_t)server->n_active + server->n_waiting;
-        BL_TRY(step(server, n_chunks, left, &result, err));
+        const bl_status st = step(server, n_chunks, left, &result, err);
+        if (st < 0)
+            return st;
+        if (st == BL_LIMIT) { /* as the others saw it, this step was the last one */
+            server->log->stopped = left > 0;
+            return BL_OK;
+        }
         take_tokens(server, n_chunks);
         if (result.all_tokens > 0)
             BL_TRY(bl_serve_log_step(server->log, &result, err));

@@ -29,7 +29,8 @@ typedef struct bl_serve_options {
     bool keep_prefixes;
     bl_sampling sampling;
     /* Optional: a step failed because a rank was lost; agree with the others on how to go on
-     * (bl_engine_restart()). BL_OK: the step is taken again. */
+     * (bl_engine_restart()). BL_OK: the step is taken again. BL_LIMIT: others have ended
+     * after that step, so serving is over. */
     bl_status (*recover)(void *user, bl_error *err);
     void *recover_user;
 } bl_serve_options;

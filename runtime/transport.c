@@ -240,6 +240,13 @@ bool bl_transport_is_lost(bl_transport *transport, int rank) {
     return lost;
 }
 
+bool bl_transport_has_closed(bl_transport *transport, int rank) {
+    transport->ops->enter(transport);
+    const bool closed = transport->room->peers[rank] == BL_PEER_CLOSED;
+    transport->ops->leave(transport);
+    return closed;
+}
+
 void bl_transport_forgive(bl_transport *transport, int rank) {
     transport->ops->enter(transport);
     transport->room->forgiven[rank] = true;

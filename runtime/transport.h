@@ -108,6 +108,8 @@ void bl_message_free(bl_message *message); /* safe on a zeroed struct */
 /* Lowest rank known to be lost and not forgiven, or -1; whether one rank is lost, forgiven or not. */
 int bl_transport_lost(bl_transport *transport);
 bool bl_transport_is_lost(bl_transport *transport, int rank);
+/* Whether a rank has taken its leave in order. */
+bool bl_transport_has_closed(bl_transport *transport, int rank);
 
 /* After a loss the others may go on. To forgive a lost rank means that its loss is known: it ends no
  * further collective. A floor on a channel has messages with lower marks dropped where a receive finds

@@ -1,0 +1,360 @@
+/* Ranks die at any moment, also while the others recover and while experts move: those that are left go
+ * on with equal maps, serve every expert from the right bytes, and end together. Ranks are threads; a step
+ * is what the engine makes of it: notes, the agent, one exchange of rows per layer. */
+#include "tests/support/support.h"
+
+#include "core/mem.h"
+#include "core/progress.h"
+#include "core/rng.h"
+#include "rebalancer/recovery.h"
+#include "runtime/exchange.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { RANKS = 5, LAYERS = 2, EXPERTS = 12, SLOTS = 6, SPARES = 2, BUNDLE = 96, GOALS = 3 };
+static const int layers[LAYERS] = {1, 4};
+
+/* What a rank tells the others at the start of a step. */
+typedef struct note {
+    int done, busy;
+    uint64_t epochs[LAYERS];
+} note;
+
+typedef struct rank {
+    int rank;
+    uint64_t seed;
+    int n_steps;      /* to take */
+    double dies_at_s; /* 0: it lives */
+    bl_transport *transport;
+    bl_exchange exchange;
+    bl_store *store;
+    bl_agent *agent;
+    bl_recovery *recovery;
+    uint64_t step;
+    int completed, recovered, moves;
+    bool died;
+    bl_status status;
+    bl_error error;
+    pthread_t thread;
+} rank;
+
+static bl_placement start, goals[GOALS];
+
+static unsigned char tag_of(int layer, int expert) {
+    return (unsigned char)(layer * 32 + expert + 1);
+}
+
+static bl_status load(void *user, int layer, int expert, void *bundle, bl_error *err) {
+    (void)user, (void)err;
+    memset(bundle, tag_of(layer, expert), BUNDLE);
+    return BL_OK;
+}
+
+static void hear(void *user, int from, const void *data, size_t bytes) {
+    rank *r = user;
+    bl_recovery_hear(r->recovery, from, data, bytes);
+}
+
+/* ---- a step ---------------------------------------------------------------------------------- */
+
+static bool is_whole(const unsigned char *bundle, unsigned char tag) {
+    for (size_t i = 0; bundle != NULL && i < BUNDLE; i++) {
+        if (bundle[i] != tag)
+            return false;
+    }
+    return bundle != NULL;
+}
+
+/* Every expert is asked of the first living rank that the map names, which must hold it. */
+static bl_status serve_layer(rank *r, int l, bl_error *err) {
+    const bl_layer_placement *map = bl_store_map(r->store, layers[l]);
+    unsigned char asked[RANKS][EXPERTS] = {{0}};
+    int n[RANKS] = {0};
+    bl_outgoing outgoing[RANKS];
+    bl_message incoming[RANKS];
+    for (int expert = 0; expert < EXPERTS; expert++) {
+        int to = 0;
+        while (to < RANKS && bl_layer_find(map, to, expert) < 0)
+            to++;
+        if (to == RANKS || bl_recovery_lost(r->recovery)[to])
+            return bl_fail(err, BL_ERR_INTERNAL, "layer %d: expert %d is on no living rank", l,
+                           expert);
+        asked[to][n[to]++] = (unsigned char)expert;
+    }
+    for (int to = 0; to < RANKS; to++)
+        outgoing[to] = (bl_outgoing){asked[to], (size_t)n[to]};
+    BL_TRY(bl_exchange_alltoallv(&r->exchange, outgoing, incoming, err));
+    bl_status st = BL_OK;
+    for (int from = 0; from < RANKS && st >= 0; from++) {
+        for (size_t i = 0; i < incoming[from].bytes && st >= 0; i++) {
+            const int expert = incoming[from].data[i];
+            if (!is_whole(bl_store_expert(r->store, layers[l], expert), tag_of(layers[l], expert)))
+                st = bl_fail(err, BL_ERR_INTERNAL, "layer %d: expert %d is not here", l, expert);
+        }
+    }
+    bl_exchange_release(incoming, RANKS);
+    return st;
+}
+
+static bl_status step_once(rank *r, bool *over, bl_error *err) {
+    note mine = {0}, all[RANKS];
+    BL_TRY(bl_agent_hear(r->agent, err));
+    if (bl_recovery_is_due(r->recovery))
+        return bl_fail(err, BL_ERR_PEER, "a rank was lost");
+    mine.done = r->completed >= r->n_steps;
+    mine.busy = bl_agent_is_busy(r->agent);
+    BL_TRY(bl_exchange_allgather(&r->exchange, &mine, sizeof mine, all, err));
+    BL_TRY(bl_agent_at_step(r->agent, r->step, err));
+    for (int l = 0; l < LAYERS; l++)
+        mine.epochs[l] = bl_store_map(r->store, layers[l])->epoch;
+    BL_TRY(bl_exchange_allgather(&r->exchange, &mine, sizeof mine, all, err));
+    bool done = true, busy = false;
+    for (int other = 0; other < RANKS; other++) {
+        if (bl_recovery_lost(r->recovery)[other])
+            continue;
+        done = done && all[other].done;
+        busy = busy || all[other].busy;
+        if (memcmp(all[other].epochs, mine.epochs, sizeof mine.epochs) != 0)
+            return bl_fail(err, BL_ERR_INTERNAL, "ranks %d and %d serve different epochs", r->rank,
+                           other);
+    }
+    for (int l = 0; l < LAYERS; l++)
+        BL_TRY(serve_layer(r, l, err));
+    r->step++;
+    r->completed++;
+    *over = done && !busy;
+    return BL_OK;
+}
+
+/* The rank that leads keeps experts moving; plans that name a lost rank are refused. */
+static void maybe_move(rank *r, bl_rng *rng) {
+    bl_error err = BL_ERROR_INIT;
+    int n;
+    if (bl_agent_leader(r->agent) != r->rank || bl_agent_is_busy(r->agent) ||
+        r->completed >= r->n_steps || bl_rng_below(rng, 4) != 0)
+        return;
+    bl_placement goal;
+    if (bl_placement_copy(&goals[bl_rng_below(rng, GOALS)], &goal, &err) < 0)
+        return;
+    for (int l = 0; l < LAYERS; l++) { /* as a plan with a mask would have it */
+        for (int slot = 0; slot < RANKS * SLOTS; slot++) {
+            if (!bl_agent_lives(r->agent, slot / SLOTS))
+                goal.layers[l].expert[slot] = BL_NO_EXPERT;
+        }
+    }
+    if (bl_agent_apply(r->agent, &goal, &n, &err) >= 0)
+        r->moves += n;
+    bl_placement_free(&goal);
+}
+
+static bl_status run(rank *r) {
+    bl_rng rng;
+    bl_rng_seed(&rng, r->seed + (uint64_t)r->rank);
+    for (bool over = false; !over;) {
+        bl_error err = BL_ERROR_INIT;
+        if (r->dies_at_s > 0 && bl_now_s() >= r->dies_at_s) {
+            r->died = true;
+            return BL_OK;
+        }
+        maybe_move(r, &rng);
+        bl_status st = step_once(r, &over, &err);
+        if (st == BL_ERR_PEER) {
+            bl_recovered made;
+            char why[sizeof err.text];
+            memcpy(why, err.text, sizeof why);
+            err = BL_ERROR_INIT;
+            st = bl_recovery_run(r->recovery, r->step, r->exchange.sequence, &made, &err);
+            if (st == BL_OK) {
+                r->step = made.step;
+                bl_exchange_restart(&r->exchange, made.sequence, bl_recovery_lost(r->recovery));
+                r->recovered++;
+            }
+            if (st < 0)
+                bl_fail(&r->error, st, "%.120s; after: %.80s", err.text, why);
+        }
+        if (st < 0) {
+            if (r->error.code >= 0)
+                r->error = err;
+            return st;
+        }
+        if (st == BL_LIMIT)
+            return BL_OK;
+    }
+    return BL_OK;
+}
+
+static void *rank_main(void *user) {
+    rank *r = user;
+    r->status = run(r);
+    if (r->died || r->status < 0)
+        bl_transport_abandon(r->transport);
+    else
+        bl_transport_close(r->transport);
+    return NULL;
+}
+
+/* ---- clusters -------------------------------------------------------------------------------- */
+
+static void fill(bl_placement *p, uint64_t seed) {
+    bl_rng rng;
+    bl_rng_seed(&rng, seed);
+    for (int l = 0; l < LAYERS; l++) {
+        bl_layer_placement *layer = &p->layers[l];
+        for (int expert = 0; expert < EXPERTS; expert++) {
+            for (int copies = 0; copies < 2;) { /* on two ranks, so that one may die */
+                const int slot = (int)bl_rng_below(&rng, RANKS * SLOTS);
+                if (layer->expert[slot] != BL_NO_EXPERT ||
+                    bl_layer_find(layer, slot / SLOTS, expert) >= 0)
+                    continue;
+                layer->expert[slot] = expert;
+                copies++;
+            }
+        }
+    }
+}
+
+static void open_rank(rank *r) {
+    bl_error err;
+    bl_agent_options options = BL_AGENT_OPTIONS_INIT;
+    options.step_bytes = BL_AGENT_MIN_STEP_BYTES;
+    r->error = BL_ERROR_INIT;
+    r->exchange = bl_exchange_over(r->transport, 20);
+    assert_ok(bl_store_create(&start, r->rank, BUNDLE, SPARES, &r->store, &err));
+    for (int l = 0; l < LAYERS; l++) {
+        const bl_layer_placement *map = bl_store_map(r->store, layers[l]);
+        for (int slot = map->begin[r->rank]; slot < map->begin[r->rank + 1]; slot++) {
+            if (map->expert[slot] != BL_NO_EXPERT)
+                memset(bl_store_slot(r->store, layers[l], slot),
+                       tag_of(layers[l], map->expert[slot]), BUNDLE);
+        }
+    }
+    assert_ok(bl_agent_create(r->store, r->transport, layers, LAYERS, &options, &r->agent, &err));
+    assert_ok(
+        bl_recovery_create(r->agent, r->store, r->transport, load, NULL, 20, &r->recovery, &err));
+    bl_agent_on_told(r->agent, hear, r);
+}
+
+typedef struct totals {
+    int deaths, recovered, moves, halted;
+} totals;
+
+/* One cluster; up to `deaths` ranks die within a few milliseconds of each other. */
+static void run_cluster(uint64_t seed, int deaths, totals *sum) {
+    static rank ranks[RANKS];
+    bl_error err;
+    bl_rng rng;
+    bl_transport *handles[RANKS];
+    bl_rng_seed(&rng, seed);
+    memset(ranks, 0, sizeof ranks);
+    assert_ok(bl_transport_local_open(RANKS, handles, &err));
+    for (int g = 0; g < RANKS; g++) {
+        ranks[g] = (rank){.rank = g, .seed = seed, .n_steps = 60, .transport = handles[g]};
+        open_rank(&ranks[g]);
+    }
+    const double now_s = bl_now_s();
+    for (int d = 0; d < deaths; d++)
+        ranks[bl_rng_below(&rng, RANKS)].dies_at_s =
+            now_s + 1e-4 * (double)(1 + bl_rng_below(&rng, 60));
+    for (int g = 0; g < RANKS; g++)
+        assert_int_equal(pthread_create(&ranks[g].thread, NULL, rank_main, &ranks[g]), 0);
+    for (int g = 0; g < RANKS; g++)
+        pthread_join(ranks[g].thread, NULL);
+    const rank *first = NULL;
+    for (int g = 0; g < RANKS; g++) {
+        rank *r = &ranks[g];
+        sum->deaths += r->died;
+        sum->recovered += r->recovered;
+        sum->moves += r->moves;
+        if (r->died)
+            continue;
+        if (r->status ==
+            BL_ERR_ABORTED) { /* too few are left, or it cannot know what was decided */
+            sum->halted++;
+            continue;
+        }
+        if (r->status < 0)
+            fail_msg("seed %llu, rank %d: %s", (unsigned long long)seed, g, r->error.text);
+        if (bl_store_spares_free(r->store) != SPARES)
+            fail_msg("seed %llu, rank %d: a spare leaked", (unsigned long long)seed, g);
+        if (first == NULL)
+            first = r;
+        for (int l = 0; l < LAYERS; l++) {
+            const bl_layer_placement *a = bl_store_map(first->store, layers[l]),
+                                     *b = bl_store_map(r->store, layers[l]);
+            if (a->epoch != b->epoch ||
+                memcmp(a->expert, b->expert, sizeof *a->expert * RANKS * SLOTS) != 0)
+                fail_msg("seed %llu: ranks %d and %d end with different maps",
+                         (unsigned long long)seed, first->rank, g);
+        }
+    }
+    for (int g = 0; g < RANKS; g++) {
+        bl_recovery_free(ranks[g].recovery);
+        bl_agent_free(ranks[g].agent);
+        bl_store_free(ranks[g].store);
+    }
+}
+
+static int n_seeds(void) {
+    const char *text = getenv("BALLAST_RECOVERY_SEEDS");
+    return text != NULL ? atoi(text) : 40;
+}
+
+static totals run_clusters(int deaths) {
+    totals sum = {0};
+    for (int seed = 1; seed <= n_seeds(); seed++)
+        run_cluster((uint64_t)(seed * 8 + deaths), deaths, &sum);
+    print_message("# %d clusters: %d deaths, %d recoveries, %d moves, %d halted\n", n_seeds(),
+                  sum.deaths, sum.recovered, sum.moves, sum.halted);
+    return sum;
+}
+
+static void test_nobody_dies(void **state) {
+    (void)state;
+    const totals sum = run_clusters(0);
+    assert_int_equal(sum.deaths + sum.recovered + sum.halted, 0);
+    assert_true(sum.moves > 0);
+}
+
+static void test_one_dies(void **state) {
+    (void)state;
+    const totals sum = run_clusters(1);
+    assert_true(sum.recovered > 0 && sum.halted == 0);
+}
+
+static void test_two_die_together(void **state) {
+    (void)state;
+    assert_true(run_clusters(2).recovered > 0);
+}
+
+static int set_up(void **state) {
+    (void)state;
+    bl_error err;
+    const int slots[RANKS] = {SLOTS, SLOTS, SLOTS, SLOTS, SLOTS};
+    assert_ok(bl_placement_create(RANKS, EXPERTS, layers, LAYERS, slots, &start, &err));
+    fill(&start, 1);
+    for (int g = 0; g < GOALS; g++) {
+        assert_ok(bl_placement_create(RANKS, EXPERTS, layers, LAYERS, slots, &goals[g], &err));
+        fill(&goals[g], (uint64_t)g + 2);
+    }
+    return 0;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    bl_placement_free(&start);
+    for (int g = 0; g < GOALS; g++)
+        bl_placement_free(&goals[g]);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_nobody_dies),
+        cmocka_unit_test(test_one_dies),
+        cmocka_unit_test(test_two_die_together),
+    };
+    return cmocka_run_group_tests_name("recovery", tests, set_up, tear_down);
+}
