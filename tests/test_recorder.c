@@ -52,7 +52,7 @@ static int32_t id_of(uint64_t step, int layer, size_t token, int j) {
     return (int32_t)((x >> 40) + (uint64_t)j * 31u) % N_EXPERTS; /* 8 different ones: 31 is odd */
 }
 
-static bl_tracer *open_tracer(const char *name, size_t ring_bytes) {
+static bl_tracer *open_rank(const char *name, size_t ring_bytes, int rank, int n_ranks) {
     bl_trace_options options = BL_TRACE_OPTIONS_INIT;
     options.model = "test";
     options.n_experts = N_EXPERTS;
@@ -61,11 +61,17 @@ static bl_tracer *open_tracer(const char *name, size_t ring_bytes) {
     options.n_layers = N_LAYERS;
     options.ring_bytes = ring_bytes;
     options.source_domain = 5;
+    options.rank = rank;
+    options.n_ranks = n_ranks;
     bl_tracer *tracer = NULL;
     const int st = bl_trace_open(name, &options, &tracer);
     if (st < 0)
         fail_msg("bl_trace_open: %s", bl_status_string(st));
     return tracer;
+}
+
+static bl_tracer *open_tracer(const char *name, size_t ring_bytes) {
+    return open_rank(name, ring_bytes, 0, 1);
 }
 
 static void push_step(bl_tracer *tracer, uint64_t step) {
@@ -579,6 +585,42 @@ static void a_stale_ring_under_a_living_pid(void **state) {
     assert_false(ring_exists(name));
 }
 
+/* Another process may write anything into its ring: that ring is given up by name, the rest goes on. */
+static void a_ring_full_of_nonsense(void **state) {
+    (void)state;
+    bl_error err;
+    const char *dir = directory("nonsense"), *name[2] = {ring_name("bad"), ring_name("good")};
+    bl_recorder_options options = BL_RECORDER_OPTIONS_INIT;
+    bl_recorder *recorder = NULL;
+    bl_tracer *tracer[2];
+    size_t bytes;
+    options.directory = dir;
+    assert_ok(bl_recorder_open(&options, &recorder, &err));
+    for (int rank = 0; rank < 2; rank++) {
+        tracer[rank] = open_rank(name[rank], 1 << 16, rank, 2);
+        assert_ok(bl_recorder_attach(recorder, name[rank], &err));
+        push_step(tracer[rank], 1);
+    }
+    poll_once(recorder);
+    bl_ring_memory *memory = map_ring(name[0], &bytes);
+    const uint64_t at = atomic_load(&memory->head);
+    push_step(tracer[0], 2);
+    memset((unsigned char *)memory + memory->data_offset + at, 0x5a, 64);
+    push_step(tracer[1], 2);
+    poll_once(recorder);
+    push_step(tracer[1], 3);
+    assert_true(bl_recorder_has(recorder, name[0])); /* not to be attached again */
+    assert_false(bl_recorder_is_over(recorder));
+    bl_trace_close(tracer[1]);
+    bl_recorder_totals totals;
+    assert_ok(bl_recorder_finish(recorder, &totals, &err));
+    assert_int_equal(totals.written, 2 + 6);
+    assert_int_equal(totals.rejected, 1);
+    bl_test_has(totals.why_rejected, "makes no sense; nothing more is read from it");
+    bl_trace_close(tracer[0]);
+    munmap(memory, bytes);
+}
+
 /* ---- full disks ------------------------------------------------------------------------------- */
 
 /* A write fails in the middle of a chunk (here by a limit on a file's size): the part is cut back to
@@ -680,6 +722,7 @@ int main(void) {
         cmocka_unit_test(killed_recorders),
         cmocka_unit_test(an_engine_killed_and_restarted),
         cmocka_unit_test(a_stale_ring_under_a_living_pid),
+        cmocka_unit_test(a_ring_full_of_nonsense),
         cmocka_unit_test(a_write_that_fails),
         cmocka_unit_test(a_guard_for_free_space),
     };

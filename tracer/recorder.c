@@ -38,6 +38,7 @@ typedef struct source {
     bl_ring_ledger before; /* by consumers before us */
     uint64_t viewed;       /* ring position up to which live windows have it */
     uint64_t drops_until;  /* last step of the drops told last, plus 1 */
+    bool broken;           /* it held nonsense: nothing more is read from it */
     bool over;             /* nothing more will be published */
     bool ended;            /* over, drained, its last drops told */
 } source;
@@ -328,7 +329,8 @@ bl_status bl_recorder_attach(bl_recorder *r, const char *ring, bl_error *err) {
 
 bool bl_recorder_has(const bl_recorder *r, const char *ring) {
     for (size_t i = 0; i < r->n; i++) {
-        if (!r->sources[i].ended && strcmp(r->sources[i].ring.name, ring) == 0)
+        if ((!r->sources[i].ended || r->sources[i].broken) &&
+            strcmp(r->sources[i].ring.name, ring) == 0)
             return true;
     }
     return false;
@@ -533,6 +535,19 @@ static bl_status end_source(bl_recorder *r, source *src, bl_error *err) {
     return BL_OK;
 }
 
+/* One ring that holds nonsense does not end the recording of the others. */
+static bl_status give_up(bl_recorder *r, source *src, const bl_error *why, bl_error *err) {
+    if (!r->in_parts)
+        return bl_fail_at(err, why->code, bl_at(why->file), "%s", why->text);
+    snprintf(r->why_rejected, sizeof r->why_rejected, "%.180s; nothing more is read from it",
+             why->text);
+    src->now.rejected++;
+    src->broken = true;
+    BL_TRY(commit(r, src->lane, err));
+    src->ended = true;
+    return BL_OK;
+}
+
 static void look_for_deaths(bl_recorder *r, double now) {
     if (r->looked_s > 0 && now - r->looked_s < LOOK_EVERY_S)
         return;
@@ -565,8 +580,13 @@ bl_status bl_recorder_poll(bl_recorder *r, uint64_t *n_records, bl_error *err) {
         const bool over = src->over || bl_ring_is_closed(&src->ring); /* before it is drained */
         if (src->ended || r->lanes[src->lane].held)
             continue;
-        BL_TRY(drain(r, src, n_records, err));
-        if (over && is_drained(src) && !r->lanes[src->lane].held)
+        bl_error why = BL_ERROR_INIT;
+        const bl_status st = drain(r, src, n_records, &why);
+        if (st == BL_ERR_PARSE)
+            BL_TRY(give_up(r, src, &why, err));
+        else if (st < 0)
+            return bl_fail_at(err, st, bl_at(why.file), "%s", why.text);
+        if (over && !src->ended && is_drained(src) && !r->lanes[src->lane].held)
             BL_TRY(end_source(r, src, err));
     }
     for (size_t i = 0; i < r->n_lanes; i++) {

@@ -60,8 +60,12 @@ static bl_status take_ids(bl_entry_scratch *s, const bl_ring_entry *entry,
         out->weights = s->weights;
     }
     const unsigned char *bitmap = body + slots * width;
-    for (size_t slot = 0; slot < slots; slot++)
-        s->ids[slot] = (int32_t)number_at(body, slot, width);
+    for (size_t slot = 0; slot < slots; slot++) {
+        const uint32_t id = number_at(body, slot, width);
+        if (id > INT32_MAX) /* it would look like an empty slot */
+            return bl_fail(err, BL_ERR_PARSE, "a ring's entry holds an impossible id");
+        s->ids[slot] = (int32_t)id;
+    }
     for (size_t slot = 0; entry->n_empty > 0 && slot < slots; slot++) {
         if (((unsigned)bitmap[slot / 8] >> (slot % 8) & 1u) != 0)
             s->ids[slot] = BL_EMPTY_SLOT;

@@ -15,7 +15,7 @@ static void require(int holds) {
 static void check_record(const bl_record *record) {
     const size_t slots = record->ids != NULL ? (size_t)record->n_tokens * (size_t)record->k : 0;
     for (size_t i = 0; i < slots; i++)
-        require(record->ids[i] >= BL_EMPTY_SLOT || record->n_ids > 65536);
+        require(record->ids[i] >= BL_EMPTY_SLOT);
     uint64_t sum = 0;
     for (int id = 0; record->counts != NULL && id < record->n_ids; id++)
         sum += record->counts[id];
