@@ -9,4 +9,5 @@ status=0
 for program in "$@"; do
     "$program" || status=1
 done
+"$(dirname "$0")/bench_tokens.sh" || status=1
 exit $status
