@@ -208,6 +208,58 @@ static double ranks_s(const bl_cost *cost, const bl_layer_placement *placement,
     return slowest;
 }
 
+size_t bl_cost_scratch(const bl_cost *cost) {
+    return 2 * (size_t)(cost->rates.n_ports + cost->rates.n_ranks);
+}
+
+/* The port through which a rank reaches those that it meets at a level. */
+static int port_at(const bl_cost_rates *r, int level, int rank) {
+    return level == 1 ? rank : r->port_of[(size_t)(level - 2) * (size_t)r->n_ranks + (size_t)rank];
+}
+
+/* Seconds that the busiest port needs for rows[n_ranks][n_ranks]. scratch: ports out, ports in, then
+ * ranks out, ranks in: what each pair's own bandwidth makes of it. */
+static double exchange_pairs(const bl_cost *cost, const double *rows, double row_bytes,
+                             double *scratch) {
+    const bl_cost_rates *r = &cost->rates;
+    const bl_topology *t = cost->topology;
+    double *out = scratch, *in = out + r->n_ports, *rank_out = in + r->n_ports,
+           *rank_in = rank_out + r->n_ranks, busiest = 0.0;
+    for (size_t i = 0; i < bl_cost_scratch(cost); i++)
+        scratch[i] = 0.0;
+    for (int from = 0; from < r->n_ranks; from++) {
+        for (int to = 0; to < r->n_ranks; to++) {
+            const double bytes = row_bytes * rows[(size_t)from * (size_t)r->n_ranks + (size_t)to];
+            if (from == to || !(bytes > 0.0))
+                continue;
+            const int level = bl_topology_level(t, from, to);
+            const bl_level *costs = &t->levels[level];
+            const double pair_s = bytes / bl_topology_bytes_per_s(t, from, to);
+            rank_out[from] += pair_s;
+            rank_in[to] += pair_s;
+            out[port_at(r, level, from)] +=
+                bytes / costs->ports.value / costs->out_bytes_per_s.value;
+            in[port_at(r, level, to)] += bytes / costs->ports.value / costs->in_bytes_per_s.value;
+        }
+    }
+    for (size_t i = 0; i < bl_cost_scratch(cost); i++)
+        busiest = fmax(busiest, scratch[i]);
+    return busiest;
+}
+
+double bl_cost_traffic_s(const bl_cost *cost, const bl_layer_placement *placement,
+                         const double *slot_rows, const double *dispatch, const double *combine,
+                         double scale, double *scratch) {
+    const bl_cost_rates *r = &cost->rates;
+    double rows = 0.0;
+    for (int slot = 0; slot < bl_layer_n_slots(placement); slot++)
+        rows += slot_rows[slot];
+    const double tokens = r->overlap ? rows / r->top_k / r->n_ranks : 0.0;
+    const double in_s = exchange_pairs(cost, dispatch, scale * cost->dispatch_bytes, scratch);
+    const double out_s = exchange_pairs(cost, combine, scale * cost->combine_bytes, scratch);
+    return bl_cost_total_s(r, in_s, out_s, ranks_s(cost, placement, slot_rows, tokens));
+}
+
 /* The slowest shared port at one level. Domains are numbered in the order of their first ranks. */
 static void slowest_group(const bl_cost_rates *r, const int *port_of, const double *rank_rows,
                           double *in_s, double *out_s) {

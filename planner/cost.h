@@ -13,6 +13,8 @@
  *               rows_g, of which (G - 1) / G cross a link. The slowest port decides, of a rank (one
  *               message at a time, the bandwidth of each pair) or of a domain (its ports shared).
  *     combine   the same rows, the other way.
+ *               Where a trace tells the source ranks, replay prices the rows that really travel, in
+ *               the engine's dispatch and combine modes (bl_cost_traffic_s).
  *     attention with overlap only, where two micro-batches take turns: each rank's part of the
  *               tokens through the layer's attention weights, the same roofline. Reading the KV
  *               cache is not in it (it depends on contexts that a trace does not tell), nor is
@@ -48,6 +50,14 @@ double bl_cost_counts_s(const bl_cost *cost, int n_experts);
  * their sums. */
 double bl_cost_layer_s(const bl_cost *cost, const bl_layer_placement *placement,
                        const double *slot_rows, const double *rank_rows);
+
+/* The same where it is known which rows travel between which ranks (planner/traffic.h): dispatch and
+ * combine [n_ranks][n_ranks], sender first, each counted `scale` times. The busiest port decides, of a
+ * rank or of a domain, sending or receiving. scratch[bl_cost_scratch()]. */
+double bl_cost_traffic_s(const bl_cost *cost, const bl_layer_placement *placement,
+                         const double *slot_rows, const double *dispatch, const double *combine,
+                         double scale, double *scratch);
+size_t bl_cost_scratch(const bl_cost *cost);
 
 /* ---- what it is made of, for those who search and prove -------------------------------------- */
 

@@ -55,6 +55,9 @@ bl_status bl_replay_lane_step(bl_replay_lane *lane, const bl_layer_placement *pl
 bl_status bl_replay_traffic_of(const bl_replaying *r, const bl_traffic *traffic,
                                bl_replay_traffic *out, bl_error *err);
 
+/* replay_traffic.c: add one step's traffic to all of it. */
+void bl_replay_traffic_add(bl_traffic *all, const bl_traffic *step);
+
 /* replay_noise.c: fills in the noise floor, on the slots of `plan`. */
 bl_status bl_replay_find_noise(bl_replaying *r, const bl_plan *plan, bl_replay *out, bl_error *err);
 

@@ -36,7 +36,13 @@ typedef struct layer_scratch {
     bl_step_split *split; /* under BL_RULE_PER_STEP instead of shares, else NULL */
     uint64_t *split_rows;
     bl_replay_lane lane;
+    double *cost_scratch; /* bl_cost_traffic_s() */
 } layer_scratch;
+
+/* Rows between ranks, of one layer in one step and of all; zeroed where sources are not known. */
+typedef struct traffics {
+    bl_traffic step, all;
+} traffics;
 
 static void scratch_free(layer_scratch *s) {
     free(s->share);
@@ -46,6 +52,7 @@ static void scratch_free(layer_scratch *s) {
     bl_step_split_free(s->split);
     free(s->split_rows);
     bl_replay_lane_close(&s->lane);
+    free(s->cost_scratch);
 }
 
 static bl_status scratch_create(const bl_plan *plan, const bl_layer_placement *placement,
@@ -112,11 +119,11 @@ static bl_status lay_rows(const bl_replaying *r, const bl_layer_placement *place
     return BL_OK;
 }
 
-/* To the operating point that times are asked for. */
-static void scale_rows(const bl_replaying *r, const bl_layer_placement *placement,
-                       layer_scratch *s) {
+/* To the operating point that times are asked for; returns what a row then counts. */
+static double scale_rows(const bl_replaying *r, const bl_layer_placement *placement,
+                         layer_scratch *s) {
     if (!(r->options->tokens_per_rank > 0.0))
-        return;
+        return 1.0;
     double total = 0.0;
     for (int rank = 0; rank < placement->n_ranks; rank++)
         total += s->rank_rows[rank];
@@ -125,6 +132,7 @@ static void scale_rows(const bl_replaying *r, const bl_layer_placement *placemen
         s->slot_rows[slot] *= rows / total;
     for (int rank = 0; rank < placement->n_ranks; rank++)
         s->rank_rows[rank] *= rows / total;
+    return rows / total;
 }
 
 /* Where the rows lay, for whoever draws it. */
@@ -155,30 +163,43 @@ static void average_ranks(const bl_replaying *r, const size_t *loaded, bl_replay
             score->step_layers[i] > 0 ? score->step_imbalance[i] / score->step_layers[i] : NAN;
 }
 
+/* Modelled seconds of the layer in the step at hand; step->n_ranks is 0 where sources are not known. */
+static double layer_s(const bl_replaying *r, const bl_layer_placement *placement, layer_scratch *s,
+                      const bl_traffic *step) {
+    const double scale = scale_rows(r, placement, s);
+    if (step->n_ranks == 0)
+        return bl_cost_layer_s(r->cost, placement, s->slot_rows, s->rank_rows);
+    return bl_cost_traffic_s(r->cost, placement, s->slot_rows, step->dispatch, step->combine, scale,
+                             s->cost_scratch);
+}
+
 static bl_status score_layer(bl_replaying *r, const bl_plan *plan, int row, bl_replay_score *score,
-                             bl_traffic *traffic, size_t *n_samples, bl_error *err) {
+                             traffics *traffic, size_t *n_samples, bl_error *err) {
     const bl_layer_placement *placement =
         bl_placement_layer(&plan->placement, r->loads->layers[row]);
     layer_scratch s = {0};
     bl_status st = scratch_create(plan, placement, &s, err);
     if (st >= 0)
         st = bl_replay_lane_open(r, plan, placement, row, &s.lane, err);
+    if (st >= 0 && r->cost != NULL)
+        st = BL_CALLOC(s.cost_scratch, bl_cost_scratch(r->cost), err);
     const double counts_s = r->cost != NULL && plan->rule == BL_RULE_PER_STEP
                                 ? bl_cost_counts_s(r->cost, placement->n_experts)
                                 : 0.0;
     for (size_t i = 0; st >= 0 && i < r->n_steps; i++) {
         bool loaded;
-        st = lay_rows(r, placement, row, i, &s, traffic, &loaded, err);
+        if (traffic->step.n_ranks > 0)
+            bl_traffic_clear(&traffic->step);
+        st = lay_rows(r, placement, row, i, &s, &traffic->step, &loaded, err);
         if (st < 0 || !loaded)
             continue;
         r->samples[(*n_samples)++] =
             bl_imbalance(s.rank_rows, s.slots_per_rank, placement->n_ranks);
         note_ranks(&s, placement, row, i, r->samples[*n_samples - 1], score);
+        bl_replay_traffic_add(&traffic->all, &traffic->step);
         if (r->cost == NULL)
             continue;
-        scale_rows(r, placement, &s);
-        score->step_us[i] +=
-            1e6 * (counts_s + bl_cost_layer_s(r->cost, placement, s.slot_rows, s.rank_rows));
+        score->step_us[i] += 1e6 * (counts_s + layer_s(r, placement, &s, &traffic->step));
     }
     scratch_free(&s);
     return st;
@@ -223,6 +244,32 @@ static bl_status summarise_time(const bl_replaying *r, bl_replay_score *score, b
     return BL_OK;
 }
 
+static bl_status score_layers(bl_replaying *r, const bl_plan *plan, bl_replay_score *out, size_t *n,
+                              bl_error *err) {
+    const bl_replay_options *o = r->options;
+    traffics traffic = {0};
+    size_t *loaded;
+    BL_TRY(BL_CALLOC(loaded, out->n_layers, err));
+    bl_status st = BL_OK;
+    if (r->group != NULL)
+        st = bl_traffic_create(r->topology, &r->sites, o->dispatch, o->combine, &traffic.all, err);
+    if (st >= 0 && r->group != NULL)
+        st = bl_traffic_create(r->topology, &r->sites, o->dispatch, o->combine, &traffic.step, err);
+    for (int row = 0; row < out->n_layers && st >= 0; row++) {
+        const size_t before = *n;
+        st = score_layer(r, plan, row, out, &traffic, n, err);
+        loaded[row] = *n - before;
+        out->layers[row] = figures_of(r->samples + before, *n - before);
+    }
+    if (st >= 0 && r->group != NULL)
+        st = bl_replay_traffic_of(r, &traffic.all, &out->traffic, err);
+    bl_traffic_free(&traffic.all);
+    bl_traffic_free(&traffic.step);
+    average_ranks(r, loaded, out);
+    free(loaded);
+    return st;
+}
+
 bl_status bl_replay_score_plan(bl_replaying *r, const bl_plan *plan, const char *name,
                                bl_replay_score *out, bl_error *err) {
     *out = (bl_replay_score){.name = name,
@@ -239,25 +286,7 @@ bl_status bl_replay_score_plan(bl_replaying *r, const bl_plan *plan, const char 
     BL_TRY(BL_CALLOC(out->step_imbalance, r->n_steps, err));
     BL_TRY(BL_CALLOC(out->step_layers, r->n_steps, err));
     BL_TRY(BL_CALLOC(out->rank_load, (size_t)out->n_layers * (size_t)out->n_ranks, err));
-    size_t *loaded;
-    BL_TRY(BL_CALLOC(loaded, out->n_layers, err));
-    bl_traffic traffic = {0};
-    bl_status st = BL_OK;
-    if (r->group != NULL)
-        st = bl_traffic_create(r->topology, &r->sites, r->options->dispatch, r->options->combine,
-                               &traffic, err);
-    for (int row = 0; row < r->loads->n_layers && st >= 0; row++) {
-        const size_t before = n;
-        st = score_layer(r, plan, row, out, &traffic, &n, err);
-        loaded[row] = n - before;
-        out->layers[row] = figures_of(r->samples + before, n - before);
-    }
-    if (st >= 0 && r->group != NULL)
-        st = bl_replay_traffic_of(r, &traffic, &out->traffic, err);
-    bl_traffic_free(&traffic);
-    average_ranks(r, loaded, out);
-    free(loaded);
-    BL_TRY(st);
+    BL_TRY(score_layers(r, plan, out, &n, err));
     summarise_imbalance(r, n, out);
     return summarise_time(r, out, err);
 }

@@ -94,3 +94,12 @@ bl_status bl_replay_traffic_of(const bl_replaying *r, const bl_traffic *traffic,
     out->busiest_combine = bl_traffic_busiest(traffic, traffic->combine, back);
     return BL_OK;
 }
+
+void bl_replay_traffic_add(bl_traffic *all, const bl_traffic *step) {
+    for (size_t i = 0; i < (size_t)all->n_ranks * (size_t)all->n_ranks; i++) {
+        all->dispatch[i] += step->dispatch[i];
+        all->combine[i] += step->combine[i];
+    }
+    all->tokens += step->tokens;
+    all->remote_nodes += step->remote_nodes;
+}

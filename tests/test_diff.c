@@ -168,12 +168,56 @@ static void layer_time_by_hand(void **state) {
     bl_topology_free(&topology);
 }
 
+/* What travels is known: 3 rows from rank 0 to 1 and 1 back; then rows between nodes. */
+static void known_traffic_by_hand(void **state) {
+    (void)state;
+    bl_error err;
+    bl_topology topology = two_nodes();
+    const bl_model model = {.name = "m",
+                            .n_experts = 4,
+                            .hidden_size = 2,
+                            .moe_intermediate_size = 3,
+                            .expert_bytes = 36,
+                            .dispatch_bytes_per_row = 4,
+                            .combine_bytes_per_row = 8};
+    static const int32_t experts[] = {0, 1, 2, 3}, all[] = {0, 1, 2, 3, 0, 1, 2, 3};
+    bl_placement placement = placement_of(experts, 2, 4);
+    bl_cost *cost;
+    double scratch[64];
+    assert_ok(bl_cost_create(&model, &topology, 2, &cost, &err));
+    assert_true(bl_cost_scratch(cost) <= 64);
+    const double slot_rows[] = {1, 4, 0.5, 0};
+    const double dispatch[] = {7, 3, 1, 9}, combine[] = {7, 1, 3, 9}; /* own rows cross nothing */
+    const double want = 2.0 + 3 * 4 / 100.0 + 3 * 8 / 100.0 + 3.0;
+    assert_true(fabs(bl_cost_traffic_s(cost, &placement.layers[0], slot_rows, dispatch, combine,
+                                       1.0, scratch) -
+                     want) < 1e-12);
+    assert_true(fabs(bl_cost_traffic_s(cost, &placement.layers[0], slot_rows, dispatch, combine,
+                                       10.0, scratch) -
+                     (2.0 + 10 * (0.12 + 0.24) + 3.0)) < 1e-12);
+    bl_cost_free(cost);
+    bl_placement_free(&placement);
+    /* 5 rows each from 0 to 2 and from 1 to 3 leave their node by one port of 10 B/s. */
+    placement = placement_of(all, 4, 4);
+    assert_ok(bl_cost_create(&model, &topology, 4, &cost, &err));
+    assert_true(bl_cost_scratch(cost) <= 64);
+    double across[16] = {0}, none[16] = {0}, idle[8] = {0};
+    across[0 * 4 + 2] = across[1 * 4 + 3] = 5;
+    assert_true(
+        fabs(bl_cost_traffic_s(cost, &placement.layers[0], idle, across, none, 1.0, scratch) -
+             (2 * 2.0 + 10 * 4 / 10.0)) < 1e-12);
+    bl_cost_free(cost);
+    bl_placement_free(&placement);
+    bl_topology_free(&topology);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(moves_take_the_nearest_source),
         cmocka_unit_test(copies_between_nodes_share_the_port),
         cmocka_unit_test(unchanged_and_dropped_copies_are_free),
         cmocka_unit_test(what_a_diff_needs),
+        cmocka_unit_test(known_traffic_by_hand),
         cmocka_unit_test(layer_time_by_hand),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
