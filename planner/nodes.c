@@ -81,8 +81,9 @@ typedef struct state {
     int32_t *slot;     /* [all slots] expert; node n has begin[n] .. begin[n + 1] - 1 */
     int *begin, *node; /* [n_nodes + 1], [all slots] */
     int n_slots;
-    double *rows;               /* [n_experts][n_nodes] */
-    double *node_rows;          /* [n_nodes] */
+    double *rows; /* [n_experts][n_nodes] */
+    int n_folds;
+    double *node_rows;          /* [n_folds][n_nodes] */
     signed char *served;        /* [n_tokens][k] node */
     signed char *visits;        /* [n_tokens] */
     size_t *first, *token_of;   /* tokens of expert e: token_of[first[e] .. first[e + 1] - 1] */
@@ -92,7 +93,7 @@ typedef struct state {
     signed char *new_served, *new_visits; /* by index in touched */
     size_t n_touched;
     unsigned *stamp, now; /* [n_tokens] */
-    double *new_rows;     /* [n_nodes] */
+    double *new_rows;     /* [n_folds][n_nodes] */
 } state;
 
 static void state_free(state *s) {
@@ -124,8 +125,9 @@ static bl_status state_allocate(state *s, bl_error *err) {
     BL_TRY(BL_CALLOC(s->copies, p->n_experts, err));
     BL_TRY(BL_CALLOC(s->begin, p->n_nodes + 1, err));
     BL_TRY(BL_CALLOC(s->rows, cells, err));
-    BL_TRY(BL_CALLOC(s->node_rows, p->n_nodes, err));
-    BL_TRY(BL_CALLOC(s->new_rows, p->n_nodes, err));
+    s->n_folds = p->fold != NULL ? p->n_folds : 1;
+    BL_TRY(BL_CALLOC(s->node_rows, s->n_folds * p->n_nodes, err));
+    BL_TRY(BL_CALLOC(s->new_rows, s->n_folds * p->n_nodes, err));
     BL_TRY(BL_CALLOC(s->served, ids, err));
     BL_TRY(BL_CALLOC(s->new_served, ids, err));
     BL_TRY(BL_CALLOC(s->visits, p->n_tokens, err));
@@ -176,6 +178,10 @@ static void index_tokens(state *s) {
     s->first[0] = 0;
 }
 
+static int fold_at(const bl_nodes_problem *p, size_t token) {
+    return p->fold != NULL ? p->fold[token] * p->n_nodes : 0;
+}
+
 static void serve_all(state *s) {
     const bl_nodes_problem *p = s->p;
     int ranks = 0;
@@ -187,7 +193,7 @@ static void serve_all(state *s) {
             if (node[i] < 0)
                 continue;
             s->rows[at(p, p->id[token * (size_t)p->k + (size_t)i], node[i])] += p->weight[token];
-            s->node_rows[node[i]] += p->weight[token];
+            s->node_rows[fold_at(p, token) + node[i]] += p->weight[token];
             s->total += p->weight[token];
         }
     }
@@ -213,10 +219,30 @@ static double balance_of(const state *s, const double *node_rows) {
     if (s->mean <= 0.0)
         return 1.0;
     for (int node = 0; node < p->n_nodes; node++) {
+        double rows = 0.0;
+        for (int fold = 0; fold < s->n_folds; fold++)
+            rows += node_rows[fold * p->n_nodes + node];
         if (p->ranks[node] > 0)
-            most = fmax(most, node_rows[node] / p->ranks[node]);
+            most = fmax(most, rows / p->ranks[node]);
     }
     return most / s->mean;
+}
+
+/* How far the busiest node of each fold is above the mean, over all folds. */
+static double scatter_of(const state *s, const double *node_rows) {
+    const bl_nodes_problem *p = s->p;
+    double sum = 0.0;
+    if (s->mean <= 0.0)
+        return 0.0;
+    for (int fold = 0; fold < s->n_folds; fold++) {
+        double most = 0.0;
+        for (int node = 0; node < p->n_nodes; node++) {
+            if (p->ranks[node] > 0)
+                most = fmax(most, node_rows[fold * p->n_nodes + node] / p->ranks[node]);
+        }
+        sum += most;
+    }
+    return sum / s->mean - 1.0;
 }
 
 /* The heaviest copy, over the mean rows of a rank. */
@@ -268,6 +294,7 @@ static void touch(state *s, int expert, double *remote) {
             continue;
         s->stamp[token] = s->now;
         const size_t n = s->n_touched++;
+        const int fold = fold_at(p, token);
         signed char *now = s->new_served + n * k;
         const signed char *before = s->served + token * k;
         s->touched[n] = token;
@@ -276,8 +303,8 @@ static void touch(state *s, int expert, double *remote) {
         for (size_t j = 0; j < k; j++) {
             if (now[j] == before[j])
                 continue;
-            s->new_rows[before[j]] -= p->weight[token];
-            s->new_rows[now[j]] += p->weight[token];
+            s->new_rows[fold + before[j]] -= p->weight[token];
+            s->new_rows[fold + now[j]] += p->weight[token];
         }
     }
 }
@@ -287,7 +314,7 @@ static void try_tokens(state *s, int a, int b, double *remote) {
     *remote = s->remote;
     s->n_touched = 0;
     s->now++;
-    memcpy(s->new_rows, s->node_rows, (size_t)s->p->n_nodes * sizeof *s->new_rows);
+    memcpy(s->new_rows, s->node_rows, (size_t)(s->n_folds * s->p->n_nodes) * sizeof *s->new_rows);
     touch(s, a, remote);
     touch(s, b, remote);
 }
@@ -308,23 +335,24 @@ static void accept(state *s, double remote) {
         memcpy(before, now, k);
         s->visits[token] = s->new_visits[n];
     }
-    memcpy(s->node_rows, s->new_rows, (size_t)p->n_nodes * sizeof *s->node_rows);
+    memcpy(s->node_rows, s->new_rows, (size_t)(s->n_folds * p->n_nodes) * sizeof *s->node_rows);
     s->remote = remote;
 }
 
-/* What one part of the total rows above the limit costs, in parts of the rows that are remote: a
- * plan that is one per cent out of balance must save more than a tenth of the traffic. */
-#define EXCESS_PRICE 10.0
+/* What one unit of balance above the limit costs, in parts of the rows that are remote. At first
+ * placements far out of balance may be crossed, at the end none of it pays. */
+#define EXCESS_CHEAP 0.5
+#define EXCESS_DEAR 20.0
 
 typedef struct annealer {
     state *s;
     bl_rng rng;
     double unit; /* rows of the first placement: cost 1 */
     double cost;
-    double temperature;
+    double temperature, excess_price;
     /* the best so far */
     int32_t *best; /* [n_slots] */
-    double best_remote, best_excess;
+    double best_value, best_excess;
 } annealer;
 
 static double excess_of(const state *s, const double *node_rows, double heavy) {
@@ -332,18 +360,27 @@ static double excess_of(const state *s, const double *node_rows, double heavy) {
     return over > 0.0 ? over : 0.0;
 }
 
-static double cost_of(const annealer *a, double remote, double excess) {
-    return remote / a->unit + EXCESS_PRICE * excess;
+static double cost_of(const annealer *a, double remote, const double *node_rows, double heavy) {
+    const state *s = a->s;
+    const double scatter = s->p->spread > 0.0 ? scatter_of(s, node_rows) : 0.0;
+    return remote / a->unit + a->excess_price * excess_of(s, node_rows, heavy) +
+           s->p->spread * scatter;
+}
+
+static double cost_now(const annealer *a) {
+    return cost_of(a, a->s->remote, a->s->node_rows, heaviest(a->s));
 }
 
 static void remember(annealer *a) {
     state *s = a->s;
     const double excess = excess_of(s, s->node_rows, heaviest(s));
+    const double value = s->remote / a->unit +
+                         (s->p->spread > 0.0 ? s->p->spread * scatter_of(s, s->node_rows) : 0.0);
     const bool better = excess < a->best_excess - 1e-12 ||
-                        (excess <= a->best_excess + 1e-12 && s->remote < a->best_remote - 1e-12);
+                        (excess <= a->best_excess + 1e-12 && value < a->best_value - 1e-12);
     if (!better)
         return;
-    a->best_remote = s->remote;
+    a->best_value = value;
     a->best_excess = excess;
     memcpy(a->best, s->slot, (size_t)s->n_slots * sizeof *a->best);
 }
@@ -374,42 +411,83 @@ static bool draw(annealer *a, int *p, int *q, int *to_p, int *to_q) {
            s->count[at(problem, mine, there)] < problem->ranks[there];
 }
 
-static void propose(annealer *a) {
+/* A proposal under trial: the slots' experts before it, and the cost after it. */
+typedef struct trial {
+    int p, q, was_p, was_q;
+    double remote, cost;
+} trial;
+
+static bool try_one(annealer *a, trial *t) {
     state *s = a->s;
-    int p, q, to_p, to_q = -1;
-    if (!draw(a, &p, &q, &to_p, &to_q))
-        return;
-    const int was_p = s->slot[p], was_q = q >= 0 ? s->slot[q] : -1;
-    double remote;
-    put(s, p, to_p);
-    if (q >= 0)
-        put(s, q, to_q);
-    try_tokens(s, was_p, to_p, &remote);
-    const double cost = cost_of(a, remote, excess_of(s, s->new_rows, 0.0));
-    if (is_accepted(a, cost)) {
-        accept(s, remote);
-        a->cost = cost_of(a, remote, excess_of(s, s->node_rows, heaviest(s)));
-        remember(a);
-        return;
-    }
-    if (q >= 0)
-        put(s, q, was_q);
-    put(s, p, was_p);
+    int to_p, to_q = -1;
+    if (!draw(a, &t->p, &t->q, &to_p, &to_q))
+        return false;
+    t->was_p = s->slot[t->p];
+    t->was_q = t->q >= 0 ? s->slot[t->q] : -1;
+    put(s, t->p, to_p);
+    if (t->q >= 0)
+        put(s, t->q, to_q);
+    try_tokens(s, t->was_p, to_p, &t->remote);
+    t->cost = cost_of(a, t->remote, s->new_rows, 0.0);
+    return true;
 }
 
-/* In parts of the first placement's cost: between what a swap of two experts changes and a tenth of
- * the least that matters. */
-#define HOTTEST 3e-3
-#define COLDEST 3e-5
+static void take_back(state *s, const trial *t) {
+    if (t->q >= 0)
+        put(s, t->q, t->was_q);
+    put(s, t->p, t->was_p);
+}
+
+static void propose(annealer *a) {
+    state *s = a->s;
+    trial t;
+    if (!try_one(a, &t))
+        return;
+    if (!is_accepted(a, t.cost)) {
+        take_back(s, &t);
+        return;
+    }
+    accept(s, t.remote);
+    a->cost = cost_now(a);
+    remember(a);
+}
+
+/* Temperatures follow what proposals cost here: at first one that is as bad as most is taken now and
+ * then, at the end only those that cost next to nothing. */
+#define PROBES 128
+#define HOTTEST 0.3
+#define COLDEST 2e-3
 #define LOOK_EVERY 64
 
+/* Mean cost, in remote rows alone, of the proposals that cost something: what being out of balance costs
+ * is a wall and no measure. */
+static double usual_cost(annealer *a) {
+    double sum = 0.0;
+    int n = 0;
+    for (int i = 0; i < PROBES; i++) {
+        trial t;
+        if (!try_one(a, &t))
+            continue;
+        take_back(a->s, &t);
+        if (t.remote > a->s->remote) {
+            sum += (t.remote - a->s->remote) / a->unit;
+            n++;
+        }
+    }
+    return n > 0 ? sum / n : 1e-3;
+}
+
 static bl_status anneal(annealer *a, int64_t proposals) {
-    const double cooling = log(COLDEST / HOTTEST);
+    const double unit = usual_cost(a), cooling = log(COLDEST / HOTTEST);
+    const double rising = log(EXCESS_DEAR / EXCESS_CHEAP);
     for (int64_t i = 0; i < proposals; i++) {
         if (i % LOOK_EVERY == 0) {
             if (bl_interrupted())
                 return BL_LIMIT;
-            a->temperature = HOTTEST * exp(cooling * (double)i / (double)proposals);
+            const double done = (double)i / (double)proposals;
+            a->temperature = unit * HOTTEST * exp(cooling * done);
+            a->excess_price = EXCESS_CHEAP * exp(rising * done);
+            a->cost = cost_now(a);
         }
         propose(a);
     }
@@ -418,10 +496,11 @@ static bl_status anneal(annealer *a, int64_t proposals) {
 
 static bl_status search(state *s, const bl_nodes_options *options, int *count, bl_error *err) {
     const bl_nodes_problem *p = s->p;
-    annealer a = {.s = s, .best_excess = INFINITY, .best_remote = INFINITY};
+    annealer a = {.s = s, .best_excess = INFINITY, .best_value = INFINITY};
     bl_rng_seed(&a.rng, options->seed);
     a.unit = s->remote > 0.0 ? s->remote : 1.0;
-    a.cost = cost_of(&a, s->remote, excess_of(s, s->node_rows, heaviest(s)));
+    a.excess_price = EXCESS_CHEAP;
+    a.cost = cost_now(&a);
     BL_TRY(BL_CALLOC(a.best, s->n_slots, err));
     remember(&a);
     const bl_status st = p->n_nodes > 1 ? anneal(&a, options->proposals > 0 ? options->proposals

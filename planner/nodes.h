@@ -14,6 +14,15 @@
  *                     over the mean rows of a rank: no packing of the node's ranks beats it. It must
  *                     not exceed the problem's limit.
  *
+ * A sample may be cut into *folds* (quarters of its steps). Then the search also counts how unlevel each
+ * fold is by itself, in its own price:
+ *
+ *     scatter        mean over folds of (max over nodes of rows / ranks of the node), over the mean, - 1
+ *     cost           remote / (remote at first) + spread x scatter
+ *
+ * since what scatters within the sample will on other texts, and experts that are picked together, which
+ * short ways put together, scatter together.
+ *
  * A token is k experts with a weight. Deduplicated dispatch is planned on a sample of real tokens;
  * dispatch by assignment on made-up ones of a single expert each, one for every (source node,
  * expert), weighted with the rows between them: then `remote` is the number of rows that cross.
@@ -41,7 +50,10 @@ typedef struct bl_nodes_problem {
     const int32_t *id;    /* [n_tokens][k] distinct experts, or -1 */
     const int *own;       /* [n_tokens] node where it is born */
     const double *weight; /* [n_tokens] > 0 */
-    double limit;         /* of balance; 1 is perfect. INFINITY: none */
+    const int *fold;      /* [n_tokens] below n_folds: parts of the sample; NULL: one */
+    int n_folds;
+    double spread; /* what one unit of scatter costs, in parts of the first `remote` */
+    double limit;  /* of balance; 1 is perfect. INFINITY: none */
 } bl_nodes_problem;
 
 typedef struct bl_nodes_score {

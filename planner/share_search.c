@@ -260,13 +260,14 @@ static double balance_of(const state *s) {
 
 /* ---- annealing ------------------------------------------------------------------------------- */
 
-/* What a plan that is one per cent out of balance must save: a tenth of the rows that cross. */
-#define EXCESS_PRICE 10.0
-/* Temperatures in units of the cost; a thousandth of balance is what the search is after. */
-#define HOTTEST_BALANCE 3e-3
-#define COLDEST_BALANCE 1e-5
-#define HOTTEST_CROSSING 1e-2
-#define COLDEST_CROSSING 1e-4
+/* What one unit of balance above the limit costs, in parts of the rows that cross: at first placements
+ * far out of balance may be gone through, at the end none of it pays. */
+#define EXCESS_CHEAP 0.5
+#define EXCESS_DEAR 20.0
+/* Temperatures, in what a proposal usually costs here. */
+#define PROBES 128
+#define HOTTEST 0.3
+#define COLDEST 2e-2
 #define LOOK_EVERY 64
 
 typedef struct annealer {
@@ -274,19 +275,35 @@ typedef struct annealer {
     const bl_share_options *options;
     bl_rng rng;
     double unit; /* rows that crossed at first */
-    double cost, temperature;
-    int32_t *best;
-    double best_cost;
+    double cost, temperature, excess_price;
+    int32_t *best; /* least excess, then least value */
+    double best_excess, best_value;
 } annealer;
 
-static double cost_of(const annealer *a) {
+/* What is minimised, apart from the limit. */
+static double value_of(const annealer *a) {
     const state *s = &a->s;
-    const double balance = balance_of(s);
-    if (a->options->aim == BL_AIM_BALANCE)
-        return balance + a->options->move_price * s->moves;
-    const double excess = fmax(balance - a->options->limit, 0.0);
-    /* nothing beyond the limit may win */
-    return s->crossing / a->unit + EXCESS_PRICE * excess + (excess > 1e-9 ? 1e-3 : 0.0);
+    return a->options->aim == BL_AIM_BALANCE ? balance_of(s) + a->options->move_price * s->moves
+                                             : s->crossing / a->unit;
+}
+
+static double excess_of(const annealer *a) {
+    return a->options->aim == BL_AIM_BALANCE
+               ? 0.0
+               : fmax(balance_of(&a->s) - a->options->limit * (1.0 + 1e-9), 0.0);
+}
+
+static double cost_of(const annealer *a) {
+    return value_of(a) + a->excess_price * excess_of(a);
+}
+
+static void remember(annealer *a) {
+    const double excess = excess_of(a), value = value_of(a);
+    if (excess > a->best_excess || (excess == a->best_excess && value >= a->best_value - 1e-12))
+        return;
+    a->best_excess = excess;
+    a->best_value = value;
+    memcpy(a->best, a->s.slot, (size_t)a->s.n_slots * sizeof *a->best);
 }
 
 static bool draw(annealer *a, int *p, int *q, int *expert) {
@@ -308,45 +325,77 @@ static bool draw(annealer *a, int *p, int *q, int *expert) {
            !holds(s, mine, s->rank[*q]);
 }
 
-static void propose(annealer *a) {
+/* A proposal carried out, with what it takes to undo it. */
+typedef struct trial {
+    int p, q, mine, theirs;
+    double crossing;
+} trial;
+
+static bool carry_out(annealer *a, trial *t) {
     state *s = &a->s;
-    int p, q, theirs;
-    if (!draw(a, &p, &q, &theirs))
-        return;
-    const int mine = s->slot[p];
-    const double crossing = s->crossing;
+    if (!draw(a, &t->p, &t->q, &t->theirs))
+        return false;
+    t->mine = s->slot[t->p];
+    t->crossing = s->crossing;
     memcpy(s->saved, s->rank_load, n_cells(s) * sizeof *s->saved);
-    enter(s, mine, -1.0);
-    enter(s, theirs, -1.0);
-    put(s, p, theirs);
-    if (q >= 0)
-        put(s, q, mine);
-    enter(s, mine, 1.0);
-    enter(s, theirs, 1.0);
-    const double cost = cost_of(a), worse = cost - a->cost;
-    if (s->moves <= s->max_moves && keeps_domains(s, mine) && keeps_domains(s, theirs) &&
-        (worse <= 0.0 || bl_rng_unit(&a->rng) < exp(-worse / a->temperature))) {
-        a->cost = cost;
-        if (cost < a->best_cost - 1e-12) {
-            a->best_cost = cost;
-            memcpy(a->best, s->slot, (size_t)s->n_slots * sizeof *a->best);
-        }
-        return;
-    }
-    if (q >= 0)
-        put(s, q, theirs);
-    put(s, p, mine);
-    s->crossing = crossing;
+    enter(s, t->mine, -1.0);
+    enter(s, t->theirs, -1.0);
+    put(s, t->p, t->theirs);
+    if (t->q >= 0)
+        put(s, t->q, t->mine);
+    enter(s, t->mine, 1.0);
+    enter(s, t->theirs, 1.0);
+    return true;
+}
+
+static void take_back(annealer *a, const trial *t) {
+    state *s = &a->s;
     double *swap = s->rank_load;
+    if (t->q >= 0)
+        put(s, t->q, t->theirs);
+    put(s, t->p, t->mine);
+    s->crossing = t->crossing;
     s->rank_load = s->saved;
     s->saved = swap;
 }
 
+static void propose(annealer *a) {
+    const state *s = &a->s;
+    trial t;
+    if (!carry_out(a, &t))
+        return;
+    const double cost = cost_of(a), worse = cost - a->cost;
+    const bool allowed =
+        s->moves <= s->max_moves && keeps_domains(s, t.mine) && keeps_domains(s, t.theirs);
+    if (!allowed || (worse > 0.0 && bl_rng_unit(&a->rng) >= exp(-worse / a->temperature))) {
+        take_back(a, &t);
+        return;
+    }
+    a->cost = cost;
+    remember(a);
+}
+
+/* Mean of what proposals add, where they add something. */
+static double usual_cost(annealer *a) {
+    const double before = value_of(a);
+    double sum = 0.0;
+    int n = 0;
+    for (int i = 0; i < PROBES; i++) {
+        trial t;
+        if (!carry_out(a, &t))
+            continue;
+        const double worse = value_of(a) - before;
+        take_back(a, &t);
+        sum += worse > 0.0 ? worse : 0.0;
+        n += worse > 0.0;
+    }
+    return n > 0 ? sum / n : 1e-3;
+}
+
 static bl_status anneal(annealer *a) {
     const bl_share_options *o = a->options;
-    const bool balance = o->aim == BL_AIM_BALANCE;
-    const double hottest = balance ? HOTTEST_BALANCE : HOTTEST_CROSSING;
-    const double cooling = log((balance ? COLDEST_BALANCE : COLDEST_CROSSING) / hottest);
+    const double unit = usual_cost(a), cooling = log(COLDEST / HOTTEST);
+    const double rising = log(EXCESS_DEAR / EXCESS_CHEAP);
     const int64_t proposals = o->proposals > 0 ? o->proposals : BL_SHARE_PROPOSALS;
     const double start = bl_now_s();
     double done = 0.0;
@@ -356,7 +405,9 @@ static bl_status anneal(annealer *a) {
                 return BL_LIMIT;
             done =
                 o->time_s > 0.0 ? (bl_now_s() - start) / o->time_s : (double)i / (double)proposals;
-            a->temperature = hottest * exp(cooling * done);
+            a->temperature = unit * HOTTEST * exp(cooling * done);
+            a->excess_price = EXCESS_CHEAP * exp(rising * done);
+            a->cost = cost_of(a);
         }
         propose(a);
     }
@@ -382,8 +433,8 @@ bl_status bl_share_search(const bl_problem *problem, const bl_share_options *opt
         st = BL_CALLOC(a.best, a.s.n_slots, err);
     if (st >= 0 && a.s.total > 0.0) {
         a.unit = a.s.crossing > 0.0 ? a.s.crossing : 1.0;
-        a.cost = a.best_cost = cost_of(&a);
-        memcpy(a.best, a.s.slot, (size_t)a.s.n_slots * sizeof *a.best);
+        a.best_excess = a.best_value = INFINITY;
+        remember(&a);
         st = anneal(&a);
         memcpy(placement->expert, a.best, (size_t)a.s.n_slots * sizeof *a.best);
     }

@@ -55,6 +55,7 @@ static const char CLUSTER[] =
 typedef struct set {
     bl_npy ids;      /* [token][layer][k] */
     json_t *lengths; /* of its sequences */
+    size_t *first;   /* their first tokens; owned */
 } set;
 
 typedef struct bench {
@@ -63,6 +64,7 @@ typedef struct bench {
     size_t n_layers;
     set sets[MOST_SETS];
     int n_sets;
+    size_t most_sequences; /* of any set */
     bl_topology topology;
     bl_sites sites;
     int slots_per_rank[RANKS];
@@ -109,6 +111,11 @@ static bl_status load_set(bench *b, const char *folder, const char *name, bl_err
     b->k = (int)json_integer_value(json_object_get(root, "top_k"));
     s->lengths = json_incref(json_object_get(root, "sequence_lengths"));
     json_decref(root);
+    const size_t n = json_array_size(s->lengths);
+    BL_TRY(BL_CALLOC(s->first, n + 1, err));
+    for (size_t i = 0; i < n; i++)
+        s->first[i + 1] = s->first[i] + (size_t)json_integer_value(json_array_get(s->lengths, i));
+    b->most_sequences = n > b->most_sequences ? n : b->most_sequences;
     return BL_OK;
 }
 
@@ -116,12 +123,32 @@ static void bench_free(bench *b) {
     for (int i = 0; i < b->n_sets; i++) {
         bl_npy_free(&b->sets[i].ids);
         json_decref(b->sets[i].lengths);
+        free(b->sets[i].first);
     }
     bl_sites_free(&b->sites);
     bl_topology_free(&b->topology);
 }
 
-/* Tokens of the even or odd sequences of one layer, rank after rank, as one group of steps. */
+/* The tokens of one sequence of a set, which begins at first[sequence]. */
+static void take_sequence(const bench *b, const set *from, size_t sequence, size_t layer, int rank,
+                          size_t *of_rank, bl_sources *s) {
+    const size_t k = (size_t)b->k;
+    if (sequence >= json_array_size(from->lengths))
+        return;
+    const size_t length = (size_t)json_integer_value(json_array_get(from->lengths, sequence));
+    for (size_t token = from->first[sequence]; token < from->first[sequence] + length; token++) {
+        for (size_t j = 0; j < k; j++) {
+            const int id = (int)bl_npy_int(&from->ids, (token * b->n_layers + layer) * k + j);
+            s->id[s->n_tokens * k + j] = id;
+            s->load[(size_t)rank * (size_t)b->n_experts + (size_t)id] += 1.0;
+        }
+        s->source[s->n_tokens] = rank;
+        s->step[s->n_tokens++] = (*of_rank)++ / TOKENS_PER_STEP;
+    }
+}
+
+/* Tokens of the even or odd sequences of one layer, rank after rank, the sets in turn, as one group
+ * of steps. */
 static bl_status sources_of(const bench *b, size_t layer, size_t parity, bl_sources *out,
                             bl_error *err) {
     bl_sources s = {.layer = (int)layer,
@@ -143,25 +170,9 @@ static bl_status sources_of(const bench *b, size_t layer, size_t parity, bl_sour
     BL_TRY(BL_CALLOC(s.id, all * k, err));
     for (int rank = 0; rank < RANKS; rank++) {
         size_t of_rank = 0;
-        for (int i = 0; i < b->n_sets; i++) {
-            size_t token = 0, sequence;
-            json_t *length;
-            json_array_foreach (b->sets[i].lengths, sequence, length) {
-                const size_t end = token + (size_t)json_integer_value(length);
-                const bool taken = sequence % 2 == parity && sequence % RANKS == (size_t)rank;
-                for (; token < end; token++) {
-                    if (!taken)
-                        continue;
-                    const size_t from = (token * b->n_layers + layer) * k;
-                    for (size_t j = 0; j < k; j++) {
-                        const int id = (int)bl_npy_int(&b->sets[i].ids, from + j);
-                        s.id[s.n_tokens * k + j] = id;
-                        s.load[(size_t)rank * (size_t)b->n_experts + (size_t)id] += 1.0;
-                    }
-                    s.source[s.n_tokens] = rank;
-                    s.step[s.n_tokens++] = of_rank++ / TOKENS_PER_STEP;
-                }
-            }
+        for (size_t sequence = (size_t)rank; sequence < b->most_sequences; sequence += RANKS) {
+            for (int i = 0; i < b->n_sets && sequence % 2 == parity; i++)
+                take_sequence(b, &b->sets[i], sequence, layer, rank, &of_rank, &s);
         }
     }
     s.first[1] = s.n_tokens;
