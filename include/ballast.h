@@ -107,7 +107,8 @@ typedef struct bl_trace_counters {
 
 /* Create the ring `name` (letters, digits, '.', '_' and '-', at most 64). A ring of that name left
  * behind by a dead process is replaced: its recorder, if it has one, goes on with it; else what it held
- * counts as pushed and dropped here. One that is in use is BL_ERR_STATE. */
+ * counts as pushed and dropped here. One that is in use is BL_ERR_STATE.
+ * Its memory is reserved here: BL_ERR_NOMEM when /dev/shm is too small. */
 int bl_trace_open(const char *name, const bl_trace_options *options, bl_tracer **tracer_p);
 
 /* Steps are numbered upwards. Ranks that run one step together give it the same number: sampling

@@ -178,7 +178,8 @@ bl_status bl_ring_create(const char *name, const bl_ring_shape *shape, size_t da
     /* Reserved now: a page that is missing later would end the engine with SIGBUS. */
     const int full = posix_fallocate(fd, 0, (off_t)(data_offset() + capacity));
     if (full != 0)
-        st = bl_fail(err, BL_ERR_IO, "no shared memory for the ring \"%s\" of %llu bytes: %s", name,
+        st = bl_fail(err, full == ENOSPC ? BL_ERR_NOMEM : BL_ERR_IO,
+                     "no shared memory for the ring \"%s\" of %llu bytes: %s", name,
                      (unsigned long long)capacity, strerror(full));
     if (st == BL_OK)
         st = map(fd, data_offset() + capacity, &ring, err);

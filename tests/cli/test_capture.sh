@@ -111,7 +111,14 @@ if in_small_disk 64k true 2>/dev/null; then
     export work ring engine ballast
     check "a full disk is waited out" in_small_disk 256k bash -c full_disk
     check "a guard for free space stops before it is full" in_small_disk 640k bash -c 'full_disk --min-free 64K'
+    small_shm() { # shared memory of 256 KiB, a ring of 1 MiB: an error at once, and nothing left behind
+        unshare -rm bash -c 'mount -t tmpfs -o size=256k none /dev/shm &&
+            "$0" full-shm 0 1 10 1048576 0; [ $? -eq 1 ] && [ -z "$(ls /dev/shm)" ]' "$engine" 2>"$work/err" &&
+            grep -q "out of memory" "$work/err"
+    }
+    check "a ring that shared memory has no room for is refused at once" small_shm
 else
+    skip "a ring that shared memory has no room for is refused at once" "no file systems can be mounted"
     skip "a full disk is waited out" "no file systems can be mounted"
     skip "a guard for free space stops before it is full" "no file systems can be mounted"
 fi
