@@ -69,7 +69,8 @@ json_t *bl_plan_phases_to_json(const bl_plan *plan) {
     json_t *phases = plan->predicted != NULL ? json_deep_copy(plan->predicted) : json_object();
     const char *phase;
     json_t *figures;
-    json_object_foreach (phases, phase, figures)
+    json_object_foreach (phases, phase, figures) {
         json_object_del(figures, "layers");
+    }
     return phases;
 }

@@ -36,19 +36,31 @@ static bl_status replay_loads(const bl_replay_request *o, const bl_replay_inputs
     return bl_replay_run(loads, &in->topology, &options, out, err);
 }
 
-/* Each phase by itself, where there are several. */
+/* One phase by itself. Where the greedy baseline cannot be made, since the first plan saw nothing of
+ * this phase, the start layout stands in, under its own name. */
+static bl_status replay_phase(const bl_replay_request *o, const bl_replay_inputs *in, char **paths,
+                              int phase, bl_replay *out, bl_error *err) {
+    bl_loads loads = {0};
+    bl_error why = BL_ERROR_INIT;
+    bl_replay_request contiguous = *o;
+    contiguous.baseline = "contiguous";
+    BL_TRY(bl_replay_read_loads(o, in, phase, &loads, err));
+    bl_status st = replay_loads(o, in, paths, &loads, phase, out, &why);
+    if (st == BL_ERR_STATE && strcmp(o->baseline, "greedy") == 0) {
+        why = BL_ERROR_INIT;
+        st = replay_loads(&contiguous, in, paths, &loads, phase, out, &why);
+    }
+    bl_loads_free(&loads);
+    if (st < 0 && err != NULL && err->code >= 0)
+        *err = why;
+    return st;
+}
+
 static bl_status replay_phases(const bl_replay_request *o, const bl_replay_inputs *in, char **paths,
                                bl_replay_answer *answer, bl_error *err) {
     const int n = bl_phases_of(&in->demand, o->phase, answer->phases);
-    for (int p = 0; p < n && n > 1; p++) {
-        bl_loads loads = {0};
-        BL_TRY(bl_replay_read_loads(o, in, answer->phases[p], &loads, err));
-        const bl_status st =
-            replay_loads(o, in, paths, &loads, answer->phases[p], &answer->apart[p], err);
-        bl_loads_free(&loads);
-        BL_TRY(st);
-        answer->n_phases = p + 1;
-    }
+    for (int p = 0; p < n && n > 1; p++)
+        BL_TRY(replay_phase(o, in, paths, answer->phases[p], &answer->apart[p], err));
     answer->n_phases = n;
     return BL_OK;
 }

@@ -53,6 +53,12 @@ check "... gives the figures of each" holds r.json '
     and d["phases"]["decode"]["steps"] == 0 and d["phases"]["decode"]["steps_left_out"] == 8
     and d["phases"]["prefill"]["steps"] == 8 and d["phases"]["prefill"]["plans"][0]["imbalance"]["mean"] > 1.0
     and d["phases"]["prefill"]["verdict"] == "not worth it" and d["verdict"] in ("not worth it", "not enough evidence")'
+greedy() {
+    plan "${mixed[@]}" --steps 8:12 --phase decode -o part.plan.json &&
+        replay "${mixed[@]}" part.plan.json --baseline greedy --json >r.json &&
+        holds r.json 'd["baseline"]["name"] == "greedy" and d["phases"]["prefill"]["baseline"]["name"] == "contiguous" and d["phases"]["decode"]["baseline"]["name"] == "greedy"'
+}
+check "a phase that greedy has seen nothing of is compared with the start layout" greedy
 one_phase() { replay "${mixed[@]}" decode.plan.json --phase prefill --json >r.json && holds r.json 'list(d["phases"]) == ["prefill"] and d["steps"] == 8'; }
 check "one phase alone" one_phase
 requests() {
