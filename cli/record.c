@@ -15,6 +15,7 @@
 #include <time.h>
 
 #define LOOK_EVERY_S 0.25 /* for new rings */
+#define LOG_EVERY_S 60.0  /* where nobody looks on */
 
 static const char *const FSYNC[] = {"never", "chunk", "rotate", NULL};
 
@@ -161,7 +162,8 @@ static bl_status attach(const record_options *options, bl_recorder *recorder, bl
     }
 }
 
-/* Once a second, what came since. */
+/* What came since the last line: once a second on a terminal; in a log once a minute, and at once when
+ * something is dropped or the disk's state changes. */
 static void show(bl_progress *progress, bl_recorder *recorder, bl_recorder_totals *last,
                  double *last_s) {
     const double now = bl_now_s(), span = now - *last_s;
@@ -169,6 +171,9 @@ static void show(bl_progress *progress, bl_recorder *recorder, bl_recorder_total
     if (span < 1.0)
         return;
     bl_recorder_read_totals(recorder, &t);
+    const bool news = t.dropped != last->dropped || t.n_held != last->n_held;
+    if (!progress->on_terminal && !news && span < LOG_EVERY_S)
+        return;
     bl_progress_line(
         progress,
         "%d rings, %.0f records/s, %.2f M ids/s, %.2f MB/s, fullest ring %.0f %%, %llu "

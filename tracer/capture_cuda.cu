@@ -62,6 +62,7 @@ __global__ void push(bl_pack_device *d, const bl_pack_block *block, int layer, c
         __syncthreads();
         for (uint64_t at = threadIdx.x; n_empty > 0 && at < (slots + 7) / 8; at += blockDim.x)
             bl_pack_bitmap_byte(d, at, ids, id_bytes, row_bytes);
+        __threadfence_system(); /* what this thread wrote is in host memory before `head` moves */
     }
     __syncthreads();
     if (threadIdx.x == 0) {
