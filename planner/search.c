@@ -9,6 +9,7 @@
 #include <math.h>
 
 #define DEFAULT_STEPS 1500
+#define FEW_SLOTS_STEPS 4000
 /* Steps of these left for kicks where moves have a price: they rarely pay for their moves, and the
  * bound, which would end them early, is out of reach. */
 #define PRICED_KICK_STEPS 100
@@ -74,7 +75,9 @@ static bl_status kick(bl_state *state, bl_rng *rng, bl_change_log *log, bl_error
 static bl_status search_one(bl_state *state, const bl_search_options *options, double target,
                             bl_rng *rng, bl_change_log *log, bl_error *err) {
     const double deadline = options->time_s > 0.0 ? bl_now_s() + options->time_s : INFINITY;
-    int64_t steps = options->iterations > 0 ? options->iterations : DEFAULT_STEPS;
+    int64_t steps = state->n_slots <= FEW_SLOTS ? FEW_SLOTS_STEPS : DEFAULT_STEPS;
+    if (options->iterations > 0)
+        steps = options->iterations;
     if (options->time_s > 0.0)
         steps = INT64_MAX;
     BL_TRY(bl_descend(state, target, &steps, log, err));
