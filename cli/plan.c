@@ -197,6 +197,11 @@ const bl_verb bl_verb_plan = {
         "nothing gives up half a per cent of balance at most to keep rows between nodes few. The "
         "rule "
         "local chooses a token's copies together: own node, then as few others as possible.\n\n"
+        "--keep-groups and --min-copies are rules that every plan keeps; the summary says what "
+        "they "
+        "cost against a plan without them. --replica-budget shares out the memory for copies where "
+        "it gains most, layer by layer, instead of giving all layers the same --slots. --explain "
+        "says what greedy, search and GLPK each made of a layer, and which bound binds.\n\n"
         "Ctrl-C ends the search and keeps the best plan so far.",
     .options = OPTIONS,
     .options_bytes = sizeof(bl_plan_options),
