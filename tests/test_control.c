@@ -13,9 +13,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { RANKS = 2, EXPERTS = 4, SLOTS = 3, BUNDLE = 64 };
@@ -215,6 +217,80 @@ static void test_dry_run_and_apply(void **state) {
     assert_non_null(last);
     bl_test_has(last, "\"outcome\":\"aborted\",\"reason\":\"aborted by the operator\"");
     close(waiting);
+}
+
+static void test_look(void **state) {
+    (void)state;
+    json_t *answer = ask("{\"op\":\"look\",\"placement\":true}");
+    const json_t *layers = json_object_get(answer, "layers");
+    assert_int_equal(json_array_size(layers), 2);
+    assert_int_equal(number(json_array_get(layers, 1), "layer"), 3);
+    assert_int_equal(number(answer, "bundle_bytes"), BUNDLE);
+    assert_int_equal(number(answer, "spares"), 1);
+    assert_true(json_is_null(json_object_get(answer, "window"))); /* nothing was measured */
+    assert_int_equal(json_array_size(json_object_get(answer, "living")), RANKS);
+    json_decref(answer);
+    refuses("{\"op\":\"look\",\"window\":-1}", "ERR_RANGE", "window");
+}
+
+static void test_drain(void **state) {
+    (void)state;
+    json_t *answer = ask("{\"op\":\"drain\"}");
+    assert_true(json_is_true(json_object_get(answer, "drained")));
+    assert_int_equal(json_array_size(json_object_get(answer, "layers")), 2);
+    json_decref(answer);
+    refuses(plan_with("4", 2, 5, "even", OTHER), "ERR_STATE", "the cluster is drained by process");
+    assert_false(bl_agent_is_busy(f.agent));
+    json_decref(ask("{\"op\":\"drain\",\"release\":true}"));
+    answer = ask(plan_with("4", 2, 5, "even", OTHER));
+    assert_int_equal(number(answer, "move"), 1);
+    json_decref(answer);
+}
+
+/* With a journal: a move starts when its record is on the disk, and says who asked; on a full disk
+ * none starts. */
+static void test_journal(void **state) {
+    (void)state;
+    bl_error err;
+    bl_journal_past past;
+    struct rlimit limit;
+    bl_control_cluster with = cluster;
+    char *text;
+    size_t bytes;
+    const struct timespec pause = {0, 2000000};
+    const char *path = bl_test_temp("control.journal");
+    unlink(path);
+    assert_ok(bl_journal_open(path, NULL, &past, &with.journal, &err));
+    bl_control_close(f.control, f.agent);
+    assert_ok(bl_control_open(f.path, &with, &f.control, &err));
+
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    const struct rlimit full = {.rlim_cur = 8, .rlim_max = limit.rlim_max};
+    for (int disk = 0; disk < 2; disk++) { /* full, then not */
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, disk == 0 ? &full : &limit), 0);
+        const int fd = dial();
+        say(fd, plan_with("4", 2, 5, "even", OTHER));
+        say(fd, "\n");
+        const char *answer = "";
+        for (int i = 0; i < 2000 && answer[0] == '\0'; i++) {
+            poll_server(1);
+            nanosleep(&pause, NULL);
+            answer = hear(fd);
+        }
+        bl_test_has(answer, disk == 0 ? "the journal cannot be written" : "\"move\":1");
+        assert_true(bl_agent_is_busy(f.agent) == (disk == 1));
+        close(fd);
+    }
+    bl_control_close(f.control, f.agent);
+    f.control = NULL;
+    bl_journal_close(with.journal);
+    assert_ok(bl_read_file(path, 1 << 16, &text, &bytes, &err));
+    char who[64];
+    snprintf(who, sizeof who, "\"by\":{\"pid\":%ld,\"uid\":%ld}", (long)getpid(), (long)getuid());
+    bl_test_has(text, who);
+    bl_test_has(text, "\"what\":\"begin\"");
+    free(text);
 }
 
 static void test_malformed_requests(void **state) {
@@ -482,6 +558,9 @@ int main(void) {
         TEST(test_plans_that_are_refused),
         TEST(test_plan_in_force_is_no_move),
         TEST(test_dry_run_and_apply),
+        TEST(test_look),
+        TEST(test_drain),
+        TEST(test_journal),
         TEST(test_malformed_requests),
         TEST(test_pieces_and_several_requests),
         TEST(test_long_requests),

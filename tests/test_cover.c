@@ -71,7 +71,7 @@ static void test_what_has_no_place_is_named(void **state) {
  * really is too little room, counted by hand. */
 static void run_random_case(bl_rng *rng) {
     bl_error err;
-    int slots[MAX_RANKS], experts[MAX_RANKS * MAX_SLOTS], total = 0, living_slots = 0;
+    int slots[MAX_RANKS], experts[MAX_RANKS * MAX_SLOTS] = {0}, total = 0, living_slots = 0;
     bool lost[MAX_RANKS];
     const int n_ranks = 2 + (int)bl_rng_below(rng, MAX_RANKS - 1);
     for (int rank = 0; rank < n_ranks; rank++) {
