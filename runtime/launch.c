@@ -310,14 +310,18 @@ static void fill_ends(launch *run) {
 }
 
 /* How likely a failed rank is the cause of it all; less is likelier. Where the others go on after a
- * death, what ended them is the cause, and they have said it. */
+ * death, what ended them is the cause, and they have said it; who then stopped since too few were
+ * left is not. */
 static int cause_class(const launch *run, int rank) {
     const bl_rank_end *end = &run->ends[rank];
+    const bool go_on = run->options->others_go_on;
     if (end->ended_by_us)
         return 4;
     if (!run->children[rank].report.has_ended || end->signal != 0)
-        return run->options->others_go_on ? 2 : 0;
-    return end->status == BL_ERR_PEER ? 3 : 1;
+        return go_on ? 2 : 0;
+    if (end->status == BL_ERR_PEER)
+        return 3;
+    return go_on && end->status != BL_ERR_ABORTED ? 0 : 1;
 }
 
 static int find_cause(const launch *run) {
