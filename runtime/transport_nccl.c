@@ -84,18 +84,28 @@ static bl_status settle(const nccl_transport *nccl, double until_s, const char *
     }
 }
 
-/* Who is on the other side of this rank's parts in a group, for messages: "1 and 3". */
+/* The other side of this rank's part in a chunk, or -1 when it has none. */
+static int partner_in(const nccl_transport *nccl, const bl_part *part, uint64_t chunk) {
+    if (bl_part_chunk_bytes(part, chunk) == 0)
+        return -1;
+    if (part->from == nccl->base.rank)
+        return part->to;
+    return part->to == nccl->base.rank ? part->from : -1;
+}
+
+/* All of them in a group, once each, for messages: "1, 3". */
 static void name_partners(const nccl_transport *nccl, const bl_part *parts, const bl_group *group,
                           char *out, size_t room) {
     size_t used = 0;
     out[0] = '\0';
     for (int p = group->first; p < group->last && used + 16 < room; p++) {
-        const bool leaves = parts[p].from == nccl->base.rank;
-        if ((!leaves && parts[p].to != nccl->base.rank) ||
-            bl_part_chunk_bytes(&parts[p], group->chunk) == 0)
-            continue;
-        used += (size_t)snprintf(out + used, room - used, "%s%d", used > 0 ? ", " : "",
-                                 leaves ? parts[p].to : parts[p].from);
+        const int partner = partner_in(nccl, &parts[p], group->chunk);
+        bool is_named = partner < 0;
+        for (int before = group->first; before < p && !is_named; before++)
+            is_named = partner_in(nccl, &parts[before], group->chunk) == partner;
+        if (!is_named)
+            used +=
+                (size_t)snprintf(out + used, room - used, "%s%d", used > 0 ? ", " : "", partner);
     }
 }
 
@@ -200,8 +210,7 @@ static bl_status issue(const nccl_transport *nccl, const bl_part *parts, const b
 
 static bool takes_part(const nccl_transport *nccl, const bl_part *parts, const bl_group *group) {
     for (int p = group->first; p < group->last; p++)
-        if ((parts[p].from == nccl->base.rank || parts[p].to == nccl->base.rank) &&
-            bl_part_chunk_bytes(&parts[p], group->chunk) > 0)
+        if (partner_in(nccl, &parts[p], group->chunk) >= 0)
             return true;
     return false;
 }

@@ -13,10 +13,13 @@
 
 typedef bl_status body_fn(bl_transport *t, bl_error *err);
 
+#define SOON_S 0.5 /* when the ranks of a round that stands still give up */
+
 typedef struct rank_thread {
     pthread_t thread;
     bl_transport *transport;
     body_fn *body;
+    double deadline_s;
     bl_status opened, status;
     bl_error err;
 } rank_thread;
@@ -24,19 +27,22 @@ typedef struct rank_thread {
 static void *run_rank(void *arg) {
     rank_thread *rank = arg;
     const bl_nccl_options options = BL_NCCL_OPTIONS_INIT;
-    bl_transport_set_deadline(rank->transport, 0.5);
+    bl_transport_set_deadline(rank->transport, rank->deadline_s);
     rank->opened = bl_transport_nccl_open(&options, rank->transport, &rank->transport, &rank->err);
     rank->status = rank->opened == BL_OK ? rank->body(rank->transport, &rank->err) : rank->opened;
     bl_transport_close(rank->transport);
     return NULL;
 }
 
-static void run_all(int n_ranks, body_fn *body, rank_thread *ranks) {
+static void run_all(int n_ranks, body_fn *body, double deadline_s, rank_thread *ranks) {
     bl_error err;
     bl_transport *handles[8];
     assert_ok(bl_transport_local_open(n_ranks, handles, &err));
     for (int rank = 0; rank < n_ranks; rank++) {
-        ranks[rank] = (rank_thread){.transport = handles[rank], .body = body, .err = BL_ERROR_INIT};
+        ranks[rank] = (rank_thread){.transport = handles[rank],
+                                    .body = body,
+                                    .deadline_s = deadline_s,
+                                    .err = BL_ERROR_INIT};
         assert_int_equal(pthread_create(&ranks[rank].thread, NULL, run_rank, &ranks[rank]), 0);
     }
     for (int rank = 0; rank < n_ranks; rank++)
@@ -46,7 +52,7 @@ static void run_all(int n_ranks, body_fn *body, rank_thread *ranks) {
 static void run_well(int n_ranks, body_fn *body) {
     rank_thread ranks[8];
     fake_nccl_reset();
-    run_all(n_ranks, body, ranks);
+    run_all(n_ranks, body, WAIT_S, ranks);
     for (int rank = 0; rank < n_ranks; rank++)
         if (ranks[rank].status < 0)
             fail_msg("rank %d: %s", rank, ranks[rank].err.text);
@@ -133,8 +139,9 @@ static unsigned char buffer[2][64];
 static bl_status expect_standstill(bl_transport *t, const bl_part *part, int n_parts,
                                    const char *partner, bl_error *err) {
     const double start_s = bl_now_s();
+    bl_transport_set_deadline(t, SOON_S);
     REQUIRE_FAILS(bl_transport_round(t, part, n_parts, 0, &seen), BL_ERR_TIMEOUT, partner);
-    REQUIRE(bl_now_s() - start_s >= 0.5);
+    REQUIRE(bl_now_s() - start_s >= SOON_S);
     bl_error again = BL_ERROR_INIT;
     REQUIRE(bl_transport_round(t, part, n_parts, 1, &again) == BL_ERR_STATE);
     REQUIRE(strstr(again.text, "no communicator") != NULL);
@@ -147,7 +154,7 @@ static bl_status body_other_size(bl_transport *t, bl_error *err) {
     const bl_part part = {
         .from = 0, .to = 1, .bytes = rank == 0 ? 64 : 32, .source = buffer[0], .target = buffer[1]};
     return expect_standstill(
-        t, &part, 1, rank == 0 ? "exchanges it with rank 1" : "exchanges it with rank 0", err);
+        t, &part, 1, rank == 0 ? "exchanges it with rank 1," : "exchanges it with rank 0,", err);
 }
 
 /* 0 sends to 1 while 1 sends to 0: each waits for the other to receive. */
@@ -156,7 +163,7 @@ static bl_status body_both_send(bl_transport *t, bl_error *err) {
     const bl_part part = {
         .from = rank, .to = 1 - rank, .bytes = 64, .source = buffer[0], .target = buffer[1]};
     return expect_standstill(
-        t, &part, 1, rank == 0 ? "exchanges it with rank 1" : "exchanges it with rank 0", err);
+        t, &part, 1, rank == 0 ? "exchanges it with rank 1," : "exchanges it with rank 0,", err);
 }
 
 /* The same parts in another order: sizes no longer pair. */
@@ -170,7 +177,7 @@ static bl_status body_other_order(bl_transport *t, bl_error *err) {
                              .source = buffer[0],
                              .target = buffer[1]};
     return expect_standstill(
-        t, parts, 2, rank == 0 ? "exchanges it with rank 1" : "exchanges it with rank 0", err);
+        t, parts, 2, rank == 0 ? "exchanges it with rank 1," : "exchanges it with rank 0,", err);
 }
 
 /* Rank 1 never enters the round. */
@@ -178,8 +185,7 @@ static bl_status body_absent(bl_transport *t, bl_error *err) {
     const bl_part part = {
         .from = 0, .to = 1, .bytes = 64, .source = buffer[0], .target = buffer[1]};
     if (bl_transport_rank(t) == 0)
-        return expect_standstill(t, &part, 1, "exchanges it with rank 1", err);
-    bl_transport_set_deadline(t, WAIT_S);
+        return expect_standstill(t, &part, 1, "exchanges it with rank 1,", err);
     return bl_test_meet(t, 9, err);
 }
 
@@ -208,7 +214,7 @@ static void test_every_failing_call_is_survived(void **state) {
         rank_thread ranks[2];
         fake_nccl_reset();
         fake_nccl_fail_call(call);
-        run_all(2, body_round, ranks);
+        run_all(2, body_round, SOON_S, ranks);
         n_failed += ranks[0].status < 0 || ranks[1].status < 0;
         for (int rank = 0; rank < 2; rank++)
             assert_true(ranks[rank].status == BL_OK || ranks[rank].err.text[0] != '\0');
