@@ -4,8 +4,10 @@
  *
  * shards   GLM-5.2, 56 shards of seven domains: planned on _00 to _03 of each (28 scenarios),
  *          scored on _04 to _07, even split. Value: mean max/mean over layers and shards. In place of the
- *          median stands the mean over layers of the worst shard, between its least and largest.
- *          The time is of one thread, all layers.
+ *          median stands the mean over layers of the worst shard, between its least and largest;
+ *          the _median row is the mean over layers of the median shard. The time is of one thread,
+ *          all layers. The last rows say with how many redundant slots robust plans hold as well
+ *          as greedy's with 128.
  * windows  a drifting mix: plan t from windows_plan[<= t], score on windows_score[t + 1]. Greedy
  *          looks at window t and knows no plan before; robust looks at the sub-windows of the last
  *          WINDOWS_BACK and starts from the plan before. Moves as the engine counts them: copies on
@@ -44,7 +46,7 @@
 #define REPLAN_GAIN BL_ROBUST_MIN_GAIN
 
 typedef struct tally {
-    double sum, worst_sum, least_worst, most_worst, ms, moves;
+    double sum, median_sum, worst_sum, least_worst, most_worst, ms, moves;
     int n, n_layers, n_replans;
 } tally;
 
@@ -102,7 +104,25 @@ static bl_status solve(const bl_problem *problem, bl_algorithm algorithm, tally 
     return st;
 }
 
+static int by_value(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
 /* ---- shards -----------------------------------------------------------------------------------*/
+
+static void count_layer(tally *t, double *value, int n) {
+    qsort(value, (size_t)n, sizeof *value, by_value);
+    for (int i = 0; i < n; i++)
+        t->sum += value[i];
+    const double worst = value[n - 1];
+    t->n += n;
+    t->median_sum += (value[n / 2] + value[(n - 1) / 2]) / 2.0;
+    t->worst_sum += worst;
+    t->least_worst = t->n_layers == 0 ? worst : fmin(t->least_worst, worst);
+    t->most_worst = fmax(t->most_worst, worst);
+    t->n_layers++;
+}
 
 static bl_status shards_layer(bench *b, size_t layer, bl_algorithm algorithm, double tail, tally *t,
                               bl_error *err) {
@@ -117,37 +137,48 @@ static bl_status shards_layer(bench *b, size_t layer, bl_algorithm algorithm, do
     problem.tail = tail;
     bl_solution solution;
     BL_TRY(solve(&problem, algorithm, t, &solution, err));
-    double worst = 0.0;
+    double value[MOST_SCENARIOS];
+    int n_held = 0;
     bl_status st = BL_OK;
-    for (size_t shard = 0; shard < n_shards && st >= 0; shard++) {
+    for (size_t shard = 0; shard < n_shards && n_held < MOST_SCENARIOS && st >= 0; shard++) {
         if (shard % 8 < 4)
             continue;
-        double value = 0.0;
         memset(b->held, 0, b->n_experts * sizeof *b->held);
         add_row(&b->score, b, shard, layer, 1.0, b->held);
-        st = score_one(b, &solution.placement, &value, err);
-        t->sum += value;
-        t->n++;
-        worst = fmax(worst, value);
+        st = score_one(b, &solution.placement, &value[n_held++], err);
     }
     bl_solution_free(&solution);
-    t->worst_sum += worst;
-    t->least_worst = t->n_layers == 0 ? worst : fmin(t->least_worst, worst);
-    t->most_worst = fmax(t->most_worst, worst);
-    t->n_layers++;
+    if (st >= 0)
+        count_layer(t, value, n_held);
     return st;
 }
 
-static bl_status bench_shards(bench *b, const char *name, int slots, bl_algorithm algorithm,
-                              double tail, bl_error *err) {
+static bl_status bench_shards(bench *b, const char *name, int redundant, bl_algorithm algorithm,
+                              double tail, double *mean, bl_error *err) {
     tally t = {0};
-    set_slots(b, slots);
+    set_slots(b, redundant);
     for (size_t layer = 0; layer < b->n_layers; layer += b->stride)
         BL_TRY(shards_layer(b, layer, algorithm, tail, &t, err));
-    printf("heldout_shards_32x%d_%s,%.4f,max/mean,%d,%.4f,%.4f,%.4f\n", slots, name, t.sum / t.n,
-           t.n, t.least_worst, t.worst_sum / t.n_layers, t.most_worst);
-    printf("heldout_shards_32x%d_%s_time,%.0f,ms,1,,,\n", slots, name, t.ms);
+    printf("heldout_shards_%d_redundant_%s,%.4f,max/mean,%d,%.4f,%.4f,%.4f\n", redundant, name,
+           t.sum / t.n, t.n, t.least_worst, t.worst_sum / t.n_layers, t.most_worst);
+    printf("heldout_shards_%d_redundant_%s_median,%.4f,max/mean,%d,,,\n", redundant, name,
+           t.median_sum / t.n_layers, t.n_layers);
+    printf("heldout_shards_%d_redundant_%s_time,%.0f,ms,1,,,\n", redundant, name, t.ms);
     fflush(stdout);
+    *mean = t.sum / t.n;
+    return BL_OK;
+}
+
+/* The fewest redundant slots, in steps of 8, with which robust plans hold as well as greedy's. */
+static bl_status bench_redundant(bench *b, double greedy, bl_error *err) {
+    for (int redundant = 8; redundant <= RANKS; redundant += 8) {
+        double mean;
+        BL_TRY(bench_shards(b, "robust", redundant, BL_ALG_SEARCH, 1.0, &mean, err));
+        if (mean <= greedy) {
+            printf("heldout_shards_redundant_as_greedy_128,%d,slots,1,,,\n", redundant);
+            return BL_OK;
+        }
+    }
     return BL_OK;
 }
 
@@ -239,17 +270,18 @@ static bl_status windows_layer(bench *b, size_t layer, const way *w, tally *t, t
     return st;
 }
 
-static bl_status bench_windows(bench *b, int slots, const way *w, bl_error *err) {
+static bl_status bench_windows(bench *b, int redundant, const way *w, bl_error *err) {
     tally t = {0}, noise[2] = {0};
-    set_slots(b, slots);
+    set_slots(b, redundant);
     for (size_t layer = 0; layer < b->n_layers; layer += b->stride)
         BL_TRY(windows_layer(b, layer, w, &t, noise, err));
-    printf("heldout_windows_32x%d_%s,%.4f,max/mean,%d,,,\n", slots, w->name, t.sum / t.n, t.n);
-    printf("heldout_windows_32x%d_%s_moves,%.2f,per layer and re-plan,%d,,,\n", slots, w->name,
-           t.moves / t.n_replans, t.n_replans);
+    printf("heldout_windows_%d_redundant_%s,%.4f,max/mean,%d,,,\n", redundant, w->name, t.sum / t.n,
+           t.n);
+    printf("heldout_windows_%d_redundant_%s_moves,%.2f,per layer and re-plan,%d,,,\n", redundant,
+           w->name, t.moves / t.n_replans, t.n_replans);
     for (int last = 0; last < 2; last++)
-        printf("heldout_windows_32x%d_%s_noise_%s_moves,%.2f,per layer,%d,,,\n", slots, w->name,
-               last ? "last" : "first", noise[last].moves / noise[last].n_replans,
+        printf("heldout_windows_%d_redundant_%s_noise_%s_moves,%.2f,per layer,%d,,,\n", redundant,
+               w->name, last ? "last" : "first", noise[last].moves / noise[last].n_replans,
                noise[last].n_replans);
     fflush(stdout);
     return BL_OK;
@@ -282,18 +314,19 @@ static bl_status all_shards(const char *root, bl_error *err) {
     BL_TRY(open_array(root, "shards", &b.plan, err));
     b.score = b.plan;
     bl_status st = prepare(&b, 1, err);
+    double mean;
     if (st >= 0)
-        st = bench_shards(&b, "greedy", 9, BL_ALG_GREEDY, 0.0, err);
+        st = bench_shards(&b, "greedy", 32, BL_ALG_GREEDY, 0.0, &mean, err);
     if (st >= 0)
-        st = bench_shards(&b, "hierarchical", 9, BL_ALG_GREEDY_HIERARCHICAL, 0.0, err);
+        st = bench_shards(&b, "exact", 32, BL_ALG_SEARCH, 0.0, &mean, err);
     if (st >= 0)
-        st = bench_shards(&b, "exact", 9, BL_ALG_SEARCH, 0.0, err);
+        st = bench_shards(&b, "robust", 32, BL_ALG_SEARCH, 1.0, &mean, err);
     if (st >= 0)
-        st = bench_shards(&b, "robust", 9, BL_ALG_SEARCH, 1.0, err);
+        st = bench_shards(&b, "robust_cvar", 32, BL_ALG_SEARCH, 0.25, &mean, err);
     if (st >= 0)
-        st = bench_shards(&b, "robust_cvar", 9, BL_ALG_SEARCH, 0.25, err);
+        st = bench_shards(&b, "greedy", 128, BL_ALG_GREEDY, 0.0, &mean, err);
     if (st >= 0)
-        st = bench_shards(&b, "greedy", 12, BL_ALG_GREEDY, 0.0, err);
+        st = bench_redundant(&b, mean, err);
     bench_free(&b);
     bl_npy_free(&b.plan);
     return st;
@@ -308,11 +341,11 @@ static bl_status all_windows(const char *root, bl_error *err) {
     if (st >= 0)
         st = prepare(&b, 2, err);
     if (st >= 0)
-        st = bench_windows(&b, 9, &greedy, err);
+        st = bench_windows(&b, 32, &greedy, err);
     if (st >= 0)
-        st = bench_windows(&b, 9, &robust, err);
+        st = bench_windows(&b, 32, &robust, err);
     if (st >= 0)
-        st = bench_windows(&b, 12, &greedy, err);
+        st = bench_windows(&b, 128, &greedy, err);
     bench_free(&b);
     bl_npy_free(&b.score);
     bl_npy_free(&b.plan);
