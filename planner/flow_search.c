@@ -11,11 +11,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Loads drawn around the scenarios, and how. Tuned on GLM-5.2's windows, planned on one and scored on
- * steps of the next; fewer or tamer samples over-fit. */
-#define SAMPLES 32
-#define WIDEN 1.5       /* Gaussian weights of the scenarios' deviations, in their own spread */
-#define NOISE 0.2       /* standard deviation of the logarithm of each expert's own noise */
+/* Loads drawn around the scenarios, and how. Chosen on windows put together from GLM-5.2's shards _00
+ * to _03, planned on half of the texts and scored on steps of the other half; fewer or tamer samples
+ * over-fit, and the more so the longer the search. */
+#define SAMPLES 64
+#define WIDEN 1.5 /* Gaussian weights of the scenarios' deviations, in their own spread */
+/* The logarithm of each expert's own noise has this variance: a constant, and part of the square of
+ * its scatter over the scenarios by its mean. */
+#define NOISE 0.2
+#define OWN 0.5
+#define MOST_NOISE 1.2  /* its standard deviation at the most */
 #define LEAST_PART 0.25 /* of an expert's mean load is left before its noise */
 /* Rows of a sample: finer than any temperature. */
 #define SAMPLE_ROWS 0x1p24
@@ -64,13 +69,18 @@ static double normal(bl_rng *rng) {
     return sqrt(-2.0 * log(u)) * cos(6.283185307179586 * bl_rng_unit(rng));
 }
 
-/* part[n_scenarios][n_experts]: the scenarios with load as parts of their totals; weight[n_scenarios]:
- * their totals as parts of all load; mean[n_experts]. Returns how many there are. */
-static int normalise(const bl_problem *problem, double *part, double *weight, double *mean) {
+/* What samples are drawn around. */
+typedef struct basis {
+    int n;          /* scenarios with load */
+    double *part;   /* [n][n_experts] as parts of their totals */
+    double *weight; /* [n] totals as parts of all load */
+    double *mean;   /* [n_experts] */
+    double *noise;  /* [n_experts] standard deviation of the logarithm */
+} basis;
+
+static void normalise(const bl_problem *problem, basis *b) {
     const int n_experts = problem->n_experts;
     const double all = bl_problem_total_load(problem);
-    int n = 0;
-    memset(mean, 0, (size_t)n_experts * sizeof *mean);
     for (int s = 0; s < problem->n_scenarios; s++) {
         const double *load = problem->load + (size_t)s * (size_t)n_experts;
         double total = 0.0;
@@ -78,27 +88,37 @@ static int normalise(const bl_problem *problem, double *part, double *weight, do
             total += load[e];
         if (total <= 0.0)
             continue;
-        weight[n] = total / all;
+        b->weight[b->n] = total / all;
         for (int e = 0; e < n_experts; e++) {
-            part[(size_t)n * (size_t)n_experts + (size_t)e] = load[e] / total;
-            mean[e] += weight[n] * (load[e] / total);
+            b->part[(size_t)b->n * (size_t)n_experts + (size_t)e] = load[e] / total;
+            b->mean[e] += b->weight[b->n] * (load[e] / total);
         }
-        n++;
+        b->n++;
     }
-    return n;
 }
 
-static void draw_sample(flow_state *fs, const double *part, const double *weight,
-                        const double *mean, int n, double *load) {
-    const int n_experts = fs->problem->n_experts;
-    memcpy(load, mean, (size_t)n_experts * sizeof *load);
+static void measure_noise(int n_experts, basis *b) {
+    for (int e = 0; e < n_experts; e++) {
+        double variance = 0.0;
+        for (int s = 0; s < b->n; s++) {
+            const double d = b->part[(size_t)s * (size_t)n_experts + (size_t)e] - b->mean[e];
+            variance += b->weight[s] * d * d * b->n / (b->n > 1 ? b->n - 1 : 1);
+        }
+        const double scatter = b->mean[e] > 0.0 ? sqrt(variance) / b->mean[e] : 0.0;
+        b->noise[e] = fmin(sqrt(NOISE * NOISE + OWN * OWN * scatter * scatter), MOST_NOISE);
+    }
+}
+
+static void draw_sample(flow_state *fs, const basis *b, double *load) {
+    const int n_experts = fs->problem->n_experts, n = b->n;
+    memcpy(load, b->mean, (size_t)n_experts * sizeof *load);
     for (int s = 0; s < n && n > 1; s++) {
-        const double times = WIDEN * normal(&fs->rng) * sqrt(weight[s] * n / (n - 1));
+        const double times = WIDEN * normal(&fs->rng) * sqrt(b->weight[s] * n / (n - 1));
         for (int e = 0; e < n_experts; e++)
-            load[e] += times * (part[(size_t)s * (size_t)n_experts + (size_t)e] - mean[e]);
+            load[e] += times * (b->part[(size_t)s * (size_t)n_experts + (size_t)e] - b->mean[e]);
     }
     for (int e = 0; e < n_experts; e++)
-        load[e] = fmax(load[e], LEAST_PART * mean[e]) * exp(NOISE * normal(&fs->rng));
+        load[e] = fmax(load[e], LEAST_PART * b->mean[e]) * exp(b->noise[e] * normal(&fs->rng));
 }
 
 static void keep_sample(flow_state *fs, int sample, const double *load) {
@@ -116,22 +136,25 @@ static void keep_sample(flow_state *fs, int sample, const double *load) {
 
 static bl_status draw_samples(flow_state *fs, bl_error *err) {
     const size_t n_experts = (size_t)fs->problem->n_experts;
-    double *part = NULL, *weight = NULL, *mean = NULL, *load = NULL;
-    bl_status st = BL_CALLOC(part, (size_t)fs->problem->n_scenarios * n_experts, err);
-    if (st >= 0)
-        st = BL_CALLOC(weight, fs->problem->n_scenarios, err);
-    if (st >= 0)
-        st = BL_CALLOC(mean, n_experts, err);
-    if (st >= 0)
-        st = BL_CALLOC(load, n_experts, err);
-    const int n = st >= 0 ? normalise(fs->problem, part, weight, mean) : 0;
-    for (int sample = 0; sample < fs->n_samples && st >= 0; sample++) {
-        draw_sample(fs, part, weight, mean, n, load);
+    basis b = {0};
+    double *load = NULL;
+    bl_status st;
+    BL_TRY_GOTO(st, BL_CALLOC(b.part, (size_t)fs->problem->n_scenarios * n_experts, err), done);
+    BL_TRY_GOTO(st, BL_CALLOC(b.weight, fs->problem->n_scenarios, err), done);
+    BL_TRY_GOTO(st, BL_CALLOC(b.mean, n_experts, err), done);
+    BL_TRY_GOTO(st, BL_CALLOC(b.noise, n_experts, err), done);
+    BL_TRY_GOTO(st, BL_CALLOC(load, n_experts, err), done);
+    normalise(fs->problem, &b);
+    measure_noise((int)n_experts, &b);
+    for (int sample = 0; sample < fs->n_samples; sample++) {
+        draw_sample(fs, &b, load);
         keep_sample(fs, sample, load);
     }
-    free(part);
-    free(weight);
-    free(mean);
+done:
+    free(b.part);
+    free(b.weight);
+    free(b.mean);
+    free(b.noise);
     free(load);
     return st;
 }

@@ -11,9 +11,9 @@
  * So the search does not minimise the score of the scenarios given, but that of SAMPLES loads drawn
  * around them: the mean load, plus Gaussian weights times how the scenarios deviate from it (what
  * varies together keeps varying together, also beyond what was seen), plus noise of its own for
- * every expert. Simulated annealing over the same changes as elsewhere (state.h), half of them
- * starting in a cut that binds some sample; every proposal is scored exactly and given up as soon
- * as it cannot be accepted any more.
+ * every expert, more for those whose load scatters more. Simulated annealing over the same changes
+ * as elsewhere (state.h), half of them starting in a cut that binds some sample; every proposal is
+ * scored exactly and given up as soon as it cannot be accepted any more.
  */
 #ifndef BL_PLANNER_FLOW_SEARCH_H
 #define BL_PLANNER_FLOW_SEARCH_H

@@ -2,9 +2,10 @@
  * bench_split.c: the per-step split: its time, and what it gains (docs/benchmarks.md).
  *
  * GLM-5.2's drifting windows, 75 MoE layers x 256 experts on 32 ranks x 9 slots. Plans are made
- * from windows_plan t, its sub-windows being the scenarios (greedy plans on their sum); 24 steps of
+ * from windows_plan up to t: the search's scenarios are the sub-windows of the last WINDOWS_BACK, each
+ * window counting WINDOW_DECAY of the one after it; greedy plans on the sum of window t. 24 steps of
  * 256 tokens per rank for each plan are drawn multinomially (seed 1) from windows_score t + 1, other
- * texts. "imbalance" rows are the mean and the 95th percentile of max/mean over all steps, layers
+ * texts. "hindsight" plans on the windows that the steps are drawn from: what can be had at all. "imbalance" rows are the mean and the 95th percentile of max/mean over all steps, layers
  * and windows. Times of a split are one sample per plan: its steps, REPEATS times over. Prints CSV;
  * without the data it prints one "skipped" row. BALLAST_BENCH_WINDOWS=N: every N-th window only.
  */
@@ -30,6 +31,9 @@
 #define ROWS (TOKENS_PER_RANK * RANKS * TOP_K)
 #define STEPS 24
 #define REPEATS 5
+#define WINDOWS_BACK 4
+#define WINDOW_DECAY 0.6
+#define MOST_PARTS 8 /* sub-windows of a window */
 
 typedef struct windows {
     bl_npy plan, score; /* [window][sub-window][layer][expert] */
@@ -95,6 +99,8 @@ typedef struct way {
     bl_algorithm algorithm;
     bl_rule rule;      /* planned and split under */
     bool on_even;      /* split per step, but planned for the even rule */
+    size_t back;       /* windows looked back on */
+    bool hindsight;    /* planned on the window scored on */
     double *imbalance; /* [n] of each step */
     size_t n;
     double *exact_us, *fast_us; /* [n_plans] time of one split, mean over the steps of a plan */
@@ -220,10 +226,27 @@ static void print_way(way *w) {
     printf("within 1 %% over exact; the worst (%s),%.5f,ratio,%zu,,,\n", w->name, w->worst_fast, n);
 }
 
+/* Sub-windows as scenarios; returns how many. */
+static int fill_scenarios(const windows *in, const way *w, size_t window, size_t layer,
+                          double *scenarios) {
+    const bl_npy *npy = w->hindsight ? &in->score : &in->plan;
+    const size_t last = w->hindsight ? window + 1 : window;
+    double weight = 1.0;
+    int n = 0;
+    for (size_t back = 0; back < w->back && back <= last; back++, weight *= WINDOW_DECAY) {
+        for (size_t sub = 0; sub < npy->shape[1] && sub < MOST_PARTS; sub++, n++) {
+            const size_t from = item_at(npy, last - back, sub, layer);
+            for (size_t e = 0; e < EXPERTS; e++)
+                scenarios[(size_t)n * EXPERTS + e] = weight * bl_npy_real(npy, from + e);
+        }
+    }
+    return n;
+}
+
 static bl_status run_windows(const windows *in, way *ways, size_t n_ways, size_t stride,
                              bl_error *err) {
     uint64_t counts[STEPS * EXPERTS];
-    double scenarios[8 * EXPERTS];
+    double scenarios[WINDOWS_BACK * MOST_PARTS * EXPERTS];
     bl_rng rng;
     bl_rng_seed(&rng, 1);
     for (size_t window = 0; window + 1 < in->plan.shape[0]; window += stride) {
@@ -234,13 +257,10 @@ static bl_status run_windows(const windows *in, way *ways, size_t n_ways, size_t
             alias_make(load, &a);
             for (int step = 0; step < STEPS; step++)
                 draw_step(&a, &rng, counts + step * EXPERTS);
-            for (size_t sub = 0; sub < in->plan.shape[1]; sub++) {
-                for (size_t e = 0; e < EXPERTS; e++)
-                    scenarios[sub * EXPERTS + e] =
-                        bl_npy_real(&in->plan, item_at(&in->plan, window, sub, layer) + e);
+            for (size_t i = 0; i < n_ways; i++) {
+                const int n = fill_scenarios(in, &ways[i], window, layer, scenarios);
+                BL_TRY(run_layer(&ways[i], scenarios, n, counts, err));
             }
-            for (size_t i = 0; i < n_ways; i++)
-                BL_TRY(run_layer(&ways[i], scenarios, (int)in->plan.shape[1], counts, err));
         }
     }
     return BL_OK;
@@ -248,12 +268,21 @@ static bl_status run_windows(const windows *in, way *ways, size_t n_ways, size_t
 
 static bl_status bench(const windows *in, bl_error *err) {
     way ways[] = {
-        {.name = "greedy; even", .algorithm = BL_ALG_GREEDY, .rule = BL_RULE_EVEN},
+        {.name = "greedy; even", .algorithm = BL_ALG_GREEDY, .rule = BL_RULE_EVEN, .back = 1},
         {.name = "greedy; split",
          .algorithm = BL_ALG_GREEDY,
          .rule = BL_RULE_PER_STEP,
-         .on_even = true},
-        {.name = "search; split", .algorithm = BL_ALG_SEARCH, .rule = BL_RULE_PER_STEP},
+         .on_even = true,
+         .back = 1},
+        {.name = "search; split",
+         .algorithm = BL_ALG_SEARCH,
+         .rule = BL_RULE_PER_STEP,
+         .back = WINDOWS_BACK},
+        {.name = "hindsight; split",
+         .algorithm = BL_ALG_SEARCH,
+         .rule = BL_RULE_PER_STEP,
+         .back = 1,
+         .hindsight = true},
     };
     const size_t n_ways = sizeof ways / sizeof *ways;
     const char *text = getenv("BALLAST_BENCH_WINDOWS");
