@@ -1,6 +1,7 @@
 /* Plans for texts not seen: the cost by hand, the search against all placements, unseen loads. */
 #include "tests/support/support.h"
 
+#include "core/npy.h"
 #include "planner/robust.h"
 #include "planner/solve.h"
 
@@ -255,6 +256,125 @@ static void noise_moves_nothing_and_drift_keeps_the_budget(void **state) {
     }
 }
 
+/* ---- drift -------------------------------------------------------------------------------- */
+
+enum { WINDOWS = 10, PARTS = 6 };
+
+/* A window: sub-windows whose texts move on through the topics, half a topic per window. */
+static void window_draw(bl_rng *rng, const world *w, int at, double *load) {
+    memset(load, 0, (size_t)PARTS * EXPERTS * sizeof *load);
+    for (int part = 0; part < PARTS; part++) {
+        for (int text = 0; text < 8; text++) {
+            const int topic = (at + (int)bl_rng_below(rng, 2)) / 2 % 4;
+            for (int e = 0; e < EXPERTS; e++) {
+                const double factor = w->bursts[e] && bl_rng_below(rng, 3) == 0 ? 3.0 : 1.0;
+                load[part * EXPERTS + e] += w->mean[topic][e] * factor;
+            }
+        }
+    }
+}
+
+/* Plan on window t, score on t + 1, start from the plan before: better than planning each window
+ * afresh as engines do, with fewer moves. */
+static void drift_is_followed_with_few_moves(void **state) {
+    (void)state;
+    bl_error err;
+    int slots[RANKS], moves[2] = {0, 0};
+    double mean[2] = {0.0, 0.0};
+    static double load[WINDOWS + 1][PARTS * EXPERTS];
+    bl_rng rng;
+    world w;
+    slots_fill(slots);
+    bl_rng_seed(&rng, 11);
+    world_make(&rng, &w);
+    for (int at = 0; at <= WINDOWS; at++)
+        window_draw(&rng, &w, at, load[at]);
+    for (int robust = 0; robust < 2; robust++) {
+        bl_solution now = {0};
+        for (int at = 0; at < WINDOWS; at++) {
+            bl_problem problem = problem_of(load[at], PARTS, EXPERTS, RANKS, slots);
+            bl_solve_options options = BL_SOLVE_OPTIONS_INIT;
+            options.algorithm = robust ? BL_ALG_SEARCH : BL_ALG_GREEDY;
+            problem.tail = robust;
+            problem.min_gain = BL_ROBUST_MIN_GAIN;
+            problem.current = robust && at > 0 ? &now.placement : NULL;
+            bl_solution next;
+            assert_ok(bl_solve(&problem, &options, &next, &err));
+            if (at > 0)
+                moves[robust] += bl_layer_moves(&now.placement, &next.placement);
+            bl_solution_free(&now);
+            now = next;
+            bl_problem then = problem_of(load[at + 1], PARTS, EXPERTS, RANKS, slots);
+            bl_score score;
+            assert_ok(bl_evaluate(&then, &now.placement, &score, &err));
+            mean[robust] += score.max_over_mean / WINDOWS;
+        }
+        bl_solution_free(&now);
+    }
+    print_message("# drift: greedy %.4f in %d moves, robust %.4f in %d\n", mean[0], moves[0],
+                  mean[1], moves[1]);
+    assert_true(mean[1] < mean[0] - 0.01 && moves[1] * 3 < moves[0] * 2);
+}
+
+/* ---- real texts --------------------------------------------------------------------------- */
+
+/* GLM-5.2's shards, as in tests/bench/bench_heldout.c, on a few layers. */
+enum { SHARDS = 56, LAYERS = 75, ROUTED = 256, DEVICES = 32 };
+
+static void shards_of(const bl_npy *npy, int layer, int half, double *load) {
+    int n = 0;
+    for (int shard = 0; shard < SHARDS; shard++) {
+        if (shard % 8 / 4 != half)
+            continue;
+        for (int e = 0; e < ROUTED; e++)
+            load[n * ROUTED + e] =
+                bl_npy_real(npy, (size_t)(shard * LAYERS + layer) * ROUTED + (size_t)e);
+        n++;
+    }
+}
+
+/* Mean of max/mean over single shards, each counting alike. */
+static double shards_score(const bl_layer_placement *placement, const double *load,
+                           const int *slots) {
+    bl_error err;
+    double sum = 0.0;
+    for (int shard = 0; shard < SHARDS / 2; shard++) {
+        const bl_problem one = problem_of(load + shard * ROUTED, 1, ROUTED, DEVICES, slots);
+        bl_score score;
+        assert_ok(bl_evaluate(&one, placement, &score, &err));
+        sum += score.max_over_mean / (SHARDS / 2);
+    }
+    return sum;
+}
+
+static void real_texts_are_held_better(void **state) {
+    (void)state;
+    bl_error err;
+    bl_npy npy;
+    assert_ok(bl_npy_load(bl_test_data("routing/glm-5.2/shards.npy"), &npy, &err));
+    static double seen[SHARDS / 2 * ROUTED], unseen[SHARDS / 2 * ROUTED];
+    int slots[DEVICES];
+    double mean[2] = {0.0, 0.0};
+    for (int rank = 0; rank < DEVICES; rank++)
+        slots[rank] = 9;
+    for (int layer = 4; layer < LAYERS; layer += 10) {
+        shards_of(&npy, layer, 0, seen);
+        shards_of(&npy, layer, 1, unseen);
+        for (int robust = 0; robust < 2; robust++) {
+            bl_problem problem = problem_of(seen, SHARDS / 2, ROUTED, DEVICES, slots);
+            bl_solve_options options = BL_SOLVE_OPTIONS_INIT;
+            options.algorithm = robust ? BL_ALG_SEARCH : BL_ALG_GREEDY;
+            bl_solution solution;
+            assert_ok(bl_solve(&problem, &options, &solution, &err));
+            mean[robust] += shards_score(&solution.placement, unseen, slots) / 8;
+            bl_solution_free(&solution);
+        }
+    }
+    bl_npy_free(&npy);
+    print_message("# shards not seen: greedy %.4f, robust %.4f\n", mean[0], mean[1]);
+    assert_true(mean[1] < 0.85 * mean[0]);
+}
+
 static void same_seed_same_plan(void **state) {
     (void)state;
     bl_error err;
@@ -282,6 +402,8 @@ int main(void) {
         cmocka_unit_test(tiny_instances_are_solved),
         cmocka_unit_test(regularised_plans_hold_better),
         cmocka_unit_test(noise_moves_nothing_and_drift_keeps_the_budget),
+        cmocka_unit_test(drift_is_followed_with_few_moves),
+        cmocka_unit_test(real_texts_are_held_better),
         cmocka_unit_test(same_seed_same_plan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
