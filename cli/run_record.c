@@ -206,8 +206,11 @@ static bl_status wait_for_recorder(const bl_run_recorder *recorder, bl_error *er
 }
 
 static bl_status begin(void *user, uint64_t step, bl_step_note *mine, bl_error *err) {
-    const bl_run_tracer *tracer = user;
-    const int st = bl_trace_step_begin(tracer->tracer, step, mine->phase, 0);
+    bl_run_tracer *tracer = user;
+    int st = tracer->in_step ? bl_trace_step_drop(tracer->tracer) : BL_OK;
+    tracer->in_step = true;
+    if (st >= 0)
+        st = bl_trace_step_begin(tracer->tracer, step, mine->phase, 0);
     return st < 0 ? bl_fail(err, (bl_status)st, "cannot trace step %llu", (unsigned long long)step)
                   : BL_OK;
 }
@@ -223,8 +226,9 @@ static bl_status push(void *user, uint64_t step, int layer, const int32_t *ids, 
 }
 
 static bl_status end(void *user, const bl_step_result *result, bl_error *err) {
-    const bl_run_tracer *tracer = user;
+    bl_run_tracer *tracer = user;
     const int st = bl_trace_step_end(tracer->tracer);
+    tracer->in_step = false;
     return st < 0 ? bl_fail(err, (bl_status)st, "cannot trace step %llu",
                             (unsigned long long)result->step)
                   : BL_OK;

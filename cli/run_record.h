@@ -35,6 +35,7 @@ void bl_run_recorder_forked(bl_run_recorder *recorder);
 
 typedef struct bl_run_tracer {
     struct bl_tracer *tracer;
+    bool in_step; /* it began and has not ended: it failed, if another one begins */
 } bl_run_tracer;
 
 /* Make this rank's ring and wait for the recorder; `model` names the trace's model. *hooks do the

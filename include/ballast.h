@@ -171,6 +171,10 @@ int bl_trace_set_map(bl_tracer *tracer, const bl_trace_map *map);
 /* Publishes the step as a whole, or drops it as a whole. */
 int bl_trace_step_end(bl_tracer *tracer);
 
+/* Instead of the end: the step failed half-way and will be taken again, under another number. What was
+ * offered of it counts as dropped. */
+int bl_trace_step_drop(bl_tracer *tracer);
+
 int bl_trace_read_counters(const bl_tracer *tracer, bl_trace_counters *counters);
 
 /* Marks the ring closed and removes its name; a recorder that is attached still drains it. A step

@@ -279,6 +279,15 @@ static void count_drop(bl_tracer *t) {
     bl_pack_drop_end(drops);
 }
 
+int bl_trace_step_drop(bl_tracer *t) {
+    if (t == NULL)
+        return BL_OK;
+    if (!t->in_step)
+        return BL_ERR_STATE;
+    t->overflowed = true;
+    return bl_trace_step_end(t);
+}
+
 int bl_trace_step_end(bl_tracer *t) {
     if (t == NULL)
         return BL_OK;

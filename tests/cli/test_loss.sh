@@ -90,10 +90,13 @@ check "and answer as if nothing had happened" survivors_are_exact 2
 check "the rank that leads is killed, the others go on" one 0 100000
 check "and answer as if nothing had happened" survivors_are_exact 0
 by_itself() { # not stopped: it ends when all requests of the living are answered
-    start 4 --slots 44 --spares 2 && lose KILL 1 && ! ends && grep -q "rank 1 was ended by signal 9" "$work/err"
+    start 4 --slots 44 --spares 2 --record "$work/trace.blt" && lose KILL 1 && ! ends &&
+        grep -q "rank 1 was ended by signal 9" "$work/err"
 }
 check "a run that lost a rank ends by itself, and names it" by_itself
 check "with every answer of the living" survivors_are_exact 1 48
+# What of the broken step was recorded counts as dropped; the trace is good before and after.
+check "and a trace that conserves" sh -c "'$ballast' stat '$work/trace.blt' | grep -qE '^[0-9]+ steps, .* 4 of 4 ranks'"
 
 # ---- in the middle of a move --------------------------------------------------------------------
 # Plans follow each other as fast as they can, a few bytes per step; ranks die at some phase of one.
