@@ -78,6 +78,7 @@ report 'only the doors include jansson, libcsv, expat, libyaml, xxHash' "$(
     grep -n '#include <expat.h>' $sources | grep -v '^core/xml.c'
     grep -n '#include <yaml.h>' $sources | grep -v '^core/yaml.c'
     grep -n '#include <xxhash.h>' $sources | grep -v '^core/hash.c'
+    grep -n '#include <microhttpd.h>' $sources | grep -v '^cli/metrics.c'
     grep -n '#include <uc[pst]/' $sources | grep -v '^runtime/transport_ucx')"
 
 # ---- house rules ----

@@ -60,7 +60,7 @@ go_on() { # TEXT in the run's messages
 # Requests that were cut off by a stop begin like them. RANKS: the dead.
 survivors_are_exact() { # RANKS [LEAST]
     "$ballast" run -n 4 --model $model --prompts "$work/prompts" --max-tokens 24 >"$work/whole" 2>/dev/null
-    awk -v dead=" $1 " -v n=$n_prompts -v least="${2:-8}" '
+    awk -v dead=" $1 " -v n=$n_prompts -v least="${2:-1}" '
         BEGIN { RS = "(^|\n)---\n" }
         { sub(/\n$/, "") }
         NR == FNR { want[NR - 1] = $0; next }

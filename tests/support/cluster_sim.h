@@ -28,8 +28,8 @@ typedef enum bl_sim_fault {
     BL_SIM_SILENT_COPY,    /* bundles for one rank never arrive: abort by deadline */
     BL_SIM_DEAF,           /* one rank (not the leader) stops hearing at a random time */
     BL_SIM_STOP,           /* the operator aborts at a random time */
-    BL_SIM_SHRINK,         /* one rank finds no spare buffer at a random time: abort, nothing leaks */
-    BL_SIM_LOSE_RANK,      /* a rank that does not lead dies at a random time */
+    BL_SIM_SHRINK,    /* one rank finds no spare buffer at a random time: abort, nothing leaks */
+    BL_SIM_LOSE_RANK, /* a rank that does not lead dies at a random time */
     BL_SIM_LOSE_LEADER,
     BL_SIM_LOSE_TWO, /* two of five or six ranks, the leader among them */
     BL_SIM_N_FAULTS
