@@ -148,6 +148,11 @@ static bl_status bound_of_load(parts *p, const double *load, best_bound *out, bl
             double untouched;
             BL_TRY(bl_packing_untouched(p->load, &shape, &untouched, err));
             bounds.packing = fmax(bounds.packing, untouched);
+            if (problem->rule == BL_RULE_EVEN) {
+                double crowded;
+                BL_TRY(bl_packing_crowded(p->load, p->least, &shape, &crowded, err));
+                bounds.packing = fmax(bounds.packing, crowded);
+            }
         }
         best_bound best = best_of(&bounds);
         if (p->n > 1 && strcmp(best.kind, "mean") == 0)

@@ -73,6 +73,56 @@ bl_status bl_packing_untouched(const double *load, const bl_packing_shape *shape
     return BL_OK;
 }
 
+/* ---- crowded ranks ------------------------------------------------------------------------ */
+
+/* More than this: nobody's smallest copy is known well enough. */
+#define MOST_SPARE 32
+
+/* Lower each expert's figure in best[] to what it would be with t copies more than it needs. */
+static void crowd(const double *load, const int *least, const bl_packing_shape *shape, int spare,
+                  int t, double *light, double *best) {
+    const int others = shape->least_slots - 1;
+    double all = 0.0;
+    for (int f = 0; f < shape->n_experts; f++)
+        light[f] = load[f] / (least[f] + spare - t);
+    qsort(light, (size_t)shape->n_experts, sizeof *light, ascending);
+    for (int i = 0; i < others; i++)
+        all += light[i];
+    for (int e = 0; e < shape->n_experts; e++) {
+        const double own = load[e] / (least[e] + spare - t);
+        /* One of the smallest itself: the next one takes its place. */
+        const double beside = others > 0 && own <= light[others - 1] && others < shape->n_experts
+                                  ? all - own + light[others]
+                                  : all;
+        if (least[e] + t <= shape->active_ranks)
+            best[e] = fmin(best[e], load[e] / (least[e] + t) + beside);
+    }
+}
+
+bl_status bl_packing_crowded(const double *load, const int *least, const bl_packing_shape *shape,
+                             double *out, bl_error *err) {
+    int spare = shape->n_slots;
+    bool several = false;
+    for (int e = 0; e < shape->n_experts; e++) {
+        spare -= least[e];
+        several = several || least[e] > 1;
+    }
+    *out = 0.0;
+    if (!several || spare < 0 || spare > MOST_SPARE)
+        return BL_OK;
+    double *light;
+    BL_TRY(BL_CALLOC(light, 2 * (size_t)shape->n_experts, err));
+    double *best = light + shape->n_experts;
+    for (int e = 0; e < shape->n_experts; e++)
+        best[e] = INFINITY;
+    for (int t = 0; t <= spare; t++)
+        crowd(load, least, shape, spare, t, light, best);
+    for (int e = 0; e < shape->n_experts; e++)
+        *out = fmax(*out, isfinite(best[e]) ? best[e] : 0.0);
+    free(light);
+    return BL_OK;
+}
+
 /* ---- big and small copies ----------------------------------------------------------------- */
 
 /* More slots per rank than this: the mean is reached anyway. */

@@ -16,6 +16,12 @@
  * nowhere else, n * m of them at least, where m is the fewest slots of a rank. One of these ranks
  * carries T >= (the n * m smallest loads) / n.
  *
+ * Crowded ranks (even split, every slot filled, experts that must have several copies). With S slots
+ * beyond what all experts need, an expert f has at most least_f + S copies, and at most least_f + S - t
+ * when expert e has t more than it needs. A rank with a copy of e holds m - 1 others as well:
+ * T >= w_e / (least_e + t) + (the m - 1 smallest w_f / (least_f + S - t) of other experts); the least of
+ * this over t, the largest of that over e.
+ *
  * Big and small copies (even split only). Suppose no rank carries more than T, and let T/2 <= x < T.
  * A copy heavier than x ("big") shares its rank only with copies of at most T - x ("small"). Charge
  * a big copy with m, the fewest slots of a rank, a small one with 0 and the others with 1: then a
@@ -48,6 +54,10 @@ bl_status bl_packing_lonely(const double *load, const bl_packing_shape *shape, d
 /* The bound from untouched ranks, in load; 0 where it says nothing. */
 bl_status bl_packing_untouched(const double *load, const bl_packing_shape *shape, double *out,
                                bl_error *err);
+
+/* The bound from crowded ranks, in load; 0 where it says nothing or spare slots are many. */
+bl_status bl_packing_crowded(const double *load, const int *least, const bl_packing_shape *shape,
+                             double *out, bl_error *err);
 
 /* The bound from big and small copies, in load, no lower than `known` (another bound: never less
  * than the mean, the largest load per copy included). Returns `known` at once where ranks have more
