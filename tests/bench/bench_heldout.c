@@ -58,9 +58,11 @@ typedef struct bench {
     double *held; /* [n_experts] */
 } bench;
 
-static void set_slots(bench *b, int slots) {
+/* `redundant` slots more than experts, laid evenly over the ranks. */
+static void set_slots(bench *b, int redundant) {
+    const int slots = (int)b->n_experts + redundant;
     for (int rank = 0; rank < RANKS; rank++)
-        b->slots[rank] = slots;
+        b->slots[rank] = slots / RANKS + (rank < slots % RANKS);
     for (int rank = 0; rank < RANKS; rank++)
         b->node[rank] = rank / RANKS_PER_NODE;
 }
@@ -317,6 +319,8 @@ static bl_status all_shards(const char *root, bl_error *err) {
     double mean;
     if (st >= 0)
         st = bench_shards(&b, "greedy", 32, BL_ALG_GREEDY, 0.0, &mean, err);
+    if (st >= 0)
+        st = bench_shards(&b, "hierarchical", 32, BL_ALG_GREEDY_HIERARCHICAL, 0.0, &mean, err);
     if (st >= 0)
         st = bench_shards(&b, "exact", 32, BL_ALG_SEARCH, 0.0, &mean, err);
     if (st >= 0)
