@@ -38,14 +38,15 @@ steps=$(field recorded.json steps)
 # The shift lies a third into the run: plan on the steps behind it, keep the last ones unseen.
 from=$((steps / 2)) to=$((steps * 3 / 4))
 
-say "2. Plan on steps $from to $to; the steps behind stay unseen"
-planning="--trace traffic.blt --model $model --topology local:ranks=$ranks --slots $slots --steps $from:$to"
+say "2. Measure the ways between ranks, and plan on steps $from to $to; the steps behind stay unseen"
+run topo probe -n $ranks --base local -o cluster.json
+planning="--trace traffic.blt --model $model --topology cluster.json --slots $slots --steps $from:$to"
 "$ballast" plan $planning --algorithm contiguous -o start.plan.json 2>/dev/null
 "$ballast" plan $planning --algorithm greedy -o greedy.plan.json 2>/dev/null
 run plan $planning --current start.plan.json -o new.plan.json
 
 say "3. Score start layout, greedy and the plan on steps that neither was made from"
-run replay --trace traffic.blt --topology local:ranks=$ranks --steps $to: \
+run replay --trace traffic.blt --topology cluster.json --steps $to: \
     --baseline start.plan.json greedy.plan.json new.plan.json
 
 say "4. Apply the plan to a running cluster while it serves"
