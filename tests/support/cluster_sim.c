@@ -2,7 +2,7 @@
 
 #include "core/mem.h"
 #include "core/rng.h"
-#include "rebalancer/transaction.h"
+#include "tests/support/cluster_sim_queue.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -26,16 +26,6 @@ static const uint64_t MS = 1000000;
 static const int GARBAGE = -1, DAMAGED = -2;
 
 /* ---- events ---------------------------------------------------------------------------------- */
-
-typedef enum kind { DELIVER, STEP, FINISH, TICK, BUNDLE, APPLY, STOP, DIE, NOTICE, SHORT } kind;
-
-typedef struct event {
-    uint64_t at, order;
-    kind kind;
-    int rank, other, move, attempt, wave;
-    uint64_t term, step, hash;
-    bl_tx_message message;
-} event;
 
 typedef enum use { FREE, RESERVED, IN_SLOT, DISPLACED } use;
 
@@ -66,9 +56,8 @@ typedef struct sim {
     int victim;       /* rank or move that the fault is about */
     int stop_plan;    /* plan that the operator stopped, from 1 */
     uint64_t slow_ns; /* longest usual delay of a message */
-    uint64_t now, order, n_events;
-    event *heap;
-    size_t n_heap, heap_capacity;
+    uint64_t now, n_events;
+    bl_sim_queue queue;
     uint64_t last_delivery[MAX_RANKS][MAX_RANKS];
     sim_rank ranks[MAX_RANKS];
     bl_placement goals[MAX_PLANS];
@@ -97,37 +86,8 @@ static uint64_t below(sim *s, uint64_t n) {
     return bl_rng_below(&s->rng, (uint32_t)n);
 }
 
-static bool earlier(const event *a, const event *b) {
-    return a->at != b->at ? a->at < b->at : a->order < b->order;
-}
-
 static void push(sim *s, event e) {
-    void *heap = s->heap;
-    if (bl_grow(&heap, &s->heap_capacity, s->n_heap + 1, sizeof e, NULL) < 0)
-        abort();
-    s->heap = heap;
-    e.order = s->order++;
-    size_t at = s->n_heap++;
-    while (at > 0 && earlier(&e, &s->heap[(at - 1) / 2])) {
-        s->heap[at] = s->heap[(at - 1) / 2];
-        at = (at - 1) / 2;
-    }
-    s->heap[at] = e;
-}
-
-static event pop(sim *s) {
-    const event top = s->heap[0], last = s->heap[--s->n_heap];
-    size_t at = 0;
-    for (size_t child = 1; child < s->n_heap; child = 2 * at + 1) {
-        if (child + 1 < s->n_heap && earlier(&s->heap[child + 1], &s->heap[child]))
-            child++;
-        if (!earlier(&s->heap[child], &last))
-            break;
-        s->heap[at] = s->heap[child];
-        at = child;
-    }
-    s->heap[at] = last;
-    return top;
+    bl_sim_push(&s->queue, e);
 }
 
 /* ---- stores ---------------------------------------------------------------------------------- */
@@ -533,8 +493,8 @@ static void die(sim *s, int rank) {
     s->ranks[rank].dead = true;
     for (int to = 0; to < s->n_ranks; to++) {
         const uint64_t cut = s->now + below(s, 2 * s->slow_ns);
-        for (size_t i = 0; i < s->n_heap; i++) {
-            event *e = &s->heap[i];
+        for (size_t i = 0; i < s->queue.n; i++) {
+            event *e = &s->queue.items[i];
             if ((e->kind == DELIVER || e->kind == BUNDLE) && e->other == rank && e->rank == to &&
                 e->at > cut)
                 e->kind = NOTICE, e->other = to; /* of oneself: nothing happens */
@@ -760,11 +720,11 @@ static void run_events(sim *s) {
     static bl_tx_actions out;
     uint64_t quiet_until = 0;
     while (!s->failed) {
-        if (s->n_events++ > MAX_EVENTS || s->n_heap == 0) {
+        if (s->n_events++ > MAX_EVENTS || s->queue.n == 0) {
             violate(s, "it hangs");
             return;
         }
-        const event e = pop(s);
+        const event e = bl_sim_pop(&s->queue);
         s->now = e.at;
         happen(s, &e, &out);
         if (s->plan_open && all_idle(s) && s->n_events > 1) {
@@ -799,7 +759,7 @@ bool bl_sim_run(uint64_t seed, bl_sim_fault fault, bl_sim_report *report) {
         free(s->schedules[i]);
     }
     const bool good = !s->failed;
-    free(s->heap);
+    free(s->queue.items);
     free(s);
     return good;
 }
