@@ -256,6 +256,19 @@ static double heaviest(const state *s) {
     return s->mean > 0.0 ? most / s->mean : 0.0;
 }
 
+/* Rows of every fold apart. */
+static void add_fold_rows(const state *s, double *rows) {
+    const bl_nodes_problem *p = s->p;
+    const size_t cells = (size_t)p->n_experts * (size_t)p->n_nodes;
+    memset(rows, 0, (size_t)s->n_folds * cells * sizeof *rows);
+    for (size_t i = 0; i < p->n_tokens * (size_t)p->k; i++) {
+        const size_t token = i / (size_t)p->k;
+        const size_t fold = p->fold != NULL ? (size_t)p->fold[token] : 0;
+        if (s->served[i] >= 0)
+            rows[fold * cells + at(p, p->id[i], s->served[i])] += p->weight[token];
+    }
+}
+
 bl_status bl_nodes_evaluate(const bl_nodes_problem *problem, const int *count, double *rows,
                             bl_nodes_score *out, bl_error *err) {
     state s;
@@ -263,8 +276,7 @@ bl_status bl_nodes_evaluate(const bl_nodes_problem *problem, const int *count, d
     if (st >= 0) {
         *out = (bl_nodes_score){s.remote, fmax(balance_of(&s, s.node_rows), heaviest(&s))};
         if (rows != NULL)
-            memcpy(rows, s.rows,
-                   (size_t)problem->n_experts * (size_t)problem->n_nodes * sizeof *rows);
+            add_fold_rows(&s, rows);
     }
     state_free(&s);
     return st;

@@ -64,8 +64,8 @@ typedef struct bl_nodes_score {
  * count[n_experts][n_nodes] copies. */
 bl_status bl_nodes_check(const bl_nodes_problem *problem, const int *count, bl_error *err);
 
-/* rows[n_experts][n_nodes] may be NULL. Between equally good nodes a token chooses by its number, so
- * that many tokens spread evenly. */
+/* Between equally good nodes a token chooses by its number, so that many tokens spread evenly.
+ * rows[folds][n_experts][n_nodes] may be NULL; there is one fold when the problem has none. */
 bl_status bl_nodes_evaluate(const bl_nodes_problem *problem, const int *count, double *rows,
                             bl_nodes_score *out, bl_error *err);
 

@@ -8,7 +8,7 @@
 /* One node as a problem of its own. */
 typedef struct small {
     int *expert;         /* [n] of the layer */
-    double *load;        /* [n] */
+    double *load;        /* [n_folds][n] */
     int *slots_per_rank; /* [n_ranks] of the node */
     int *rank;           /* [n_ranks] of the layer */
     bl_problem problem;
@@ -22,19 +22,21 @@ static void small_free(small *s) {
 }
 
 static bl_status small_of(const bl_problem *problem, const int *rank_node, int n_nodes, int node,
-                          const int *count, const double *rows, small *s, bl_error *err) {
+                          const int *count, const double *rows, int n_folds, small *s,
+                          bl_error *err) {
+    const size_t cells = (size_t)problem->n_experts * (size_t)n_nodes;
     int n = 0, n_ranks = 0;
     BL_TRY(BL_CALLOC(s->expert, problem->n_experts, err));
-    BL_TRY(BL_CALLOC(s->load, problem->n_experts, err));
+    BL_TRY(BL_CALLOC(s->load, n_folds * problem->n_experts, err));
     BL_TRY(BL_CALLOC(s->slots_per_rank, problem->n_ranks, err));
     BL_TRY(BL_CALLOC(s->rank, problem->n_ranks, err));
     for (int e = 0; e < problem->n_experts; e++) {
-        const size_t at = (size_t)e * (size_t)n_nodes + (size_t)node;
-        if (count[at] == 0)
-            continue;
-        s->expert[n] = e;
-        s->load[n++] = rows[at];
+        if (count[(size_t)e * (size_t)n_nodes + (size_t)node] > 0)
+            s->expert[n++] = e;
     }
+    for (int i = 0; i < n_folds * n; i++)
+        s->load[i] = rows[(size_t)(i / n) * cells + (size_t)s->expert[i % n] * (size_t)n_nodes +
+                          (size_t)node];
     for (int rank = 0; rank < problem->n_ranks; rank++) {
         if (rank_node[rank] != node || problem->slots_per_rank[rank] == 0)
             continue;
@@ -44,7 +46,7 @@ static bl_status small_of(const bl_problem *problem, const int *rank_node, int n
     s->problem = (bl_problem){.layer = problem->layer,
                               .n_experts = n,
                               .n_ranks = n_ranks,
-                              .n_scenarios = 1,
+                              .n_scenarios = n_folds,
                               .load = s->load,
                               .slots_per_rank = s->slots_per_rank,
                               .rule = BL_RULE_EVEN,
@@ -72,14 +74,14 @@ static bl_status place_node(const small *s, uint64_t seed, bl_layer_placement *p
 }
 
 bl_status bl_nodes_place(const bl_problem *problem, const int *rank_node, int n_nodes,
-                         const int *count, const double *rows, uint64_t seed,
+                         const int *count, const double *rows, int n_folds, uint64_t seed,
                          bl_layer_placement *out, bl_error *err) {
     bl_layer_placement placement;
     BL_TRY(bl_problem_empty_placement(problem, &placement, err));
     bl_status st = BL_OK;
     for (int node = 0; node < n_nodes && st >= 0; node++) {
         small s = {0};
-        st = small_of(problem, rank_node, n_nodes, node, count, rows, &s, err);
+        st = small_of(problem, rank_node, n_nodes, node, count, rows, n_folds, &s, err);
         if (st >= 0)
             st = place_node(&s, seed, &placement, err);
         small_free(&s);

@@ -3,7 +3,8 @@
  *
  * Within a node bytes are cheap and copies alike, so each node is a small problem of its own: its
  * experts, with the rows that the node serves of each, on its ranks. Spare slots of a node hold
- * second copies of what it has.
+ * second copies of what it has. The folds of a sample are its scenarios, so that what runs hot together
+ * is put apart.
  */
 #ifndef BL_PLANNER_NODES_PLACE_H
 #define BL_PLANNER_NODES_PLACE_H
@@ -11,11 +12,11 @@
 #include "planner/nodes.h"
 #include "planner/problem.h"
 
-/* rank_node[n_ranks]; count and rows [n_experts][n_nodes] as in nodes.h. The placement has the shape
+/* rank_node[n_ranks]; count[n_experts][n_nodes] and rows[n_folds][n_experts][n_nodes] as in nodes.h. The placement has the shape
  * of `problem`, whose loads are not looked at. BL_ERR_INFEASIBLE when a node's ranks cannot hold its
  * copies. Free with bl_layer_placement_free(). */
 bl_status bl_nodes_place(const bl_problem *problem, const int *rank_node, int n_nodes,
-                         const int *count, const double *rows, uint64_t seed,
+                         const int *count, const double *rows, int n_folds, uint64_t seed,
                          bl_layer_placement *out, bl_error *err);
 
 #endif

@@ -224,6 +224,7 @@ static void searches_reach_the_best(void **state) {
         const double reached = remote_of(&x, &placement);
         assert_true(reached >= crossing.best_crossing - 1e-9);
         n_short += reached <= crossing.best_crossing + 1e-9;
+        bl_layer_placement_free(&placement);
     }
     /* Eight slots are rugged: one in ten ends beside the best. */
     assert_in_range(n_balanced, 7, 9);
