@@ -61,9 +61,9 @@ static void explain_layer(const json_t *layer) {
             int_at(layer, "moves"),
             json_is_true(json_object_get(layer, "kept_current")) ? " (kept as it is)" : "");
     const char *separator = "; copies of";
-    size_t i;
-    json_t *copied;
-    json_array_foreach (json_object_get(layer, "copies"), i, copied) {
+    const json_t *copies = json_object_get(layer, "copies");
+    for (size_t i = 0; i < json_array_size(copies); i++) {
+        const json_t *copied = json_array_get(copies, i);
         fprintf(stderr, "%s %lld x%lld (%.1f %%)", separator, int_at(copied, "expert"),
                 int_at(copied, "copies"), 100.0 * real_at(copied, "share"));
         separator = ",";
@@ -72,9 +72,8 @@ static void explain_layer(const json_t *layer) {
 }
 
 void bl_plan_print_explain(const json_t *explain) {
-    size_t i;
-    json_t *layer;
+    const json_t *layers = json_object_get(explain, "layers");
     explain_whole(explain);
-    json_array_foreach (json_object_get(explain, "layers"), i, layer)
-        explain_layer(layer);
+    for (size_t i = 0; i < json_array_size(layers); i++)
+        explain_layer(json_array_get(layers, i));
 }

@@ -139,11 +139,11 @@ typedef struct bl_planning_summary {
     bl_planning_traffic traffic_before, traffic;
     double locality_gain; /* part of the dispatched rows between nodes that the plan saves */
     int n_nodes_improved, n_nodes_proven; /* layers whose nodes GLPK improved, and proved best */
-    int n_orphans;           /* experts of a layer whose current copies are all on masked ranks */
-    int64_t moves;           /* from the current placement, or from the start layout */
-    int64_t replicas;        /* copies beyond the first, in the layer that has most */
-    int64_t budget_slots;    /* under a budget of replicas: slots per rank given out of it, and */
-    double budget_gain;      /* what that gains over giving all layers the same: part of the busiest
+    int n_orphans;        /* experts of a layer whose current copies are all on masked ranks */
+    int64_t moves;        /* from the current placement, or from the start layout */
+    int64_t replicas;     /* copies beyond the first, in the layer that has most */
+    int64_t budget_slots; /* under a budget of replicas: slots per rank given out of it, and */
+    double budget_gain;   /* what that gains over giving all layers the same: part of the busiest
                                 ranks' load (or time), as predicted */
     bool budget_proven;
     uint64_t replica_bytes;  /* all layers and ranks; 0 when the model has no sizes */
