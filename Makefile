@@ -161,6 +161,12 @@ $(BUILD)/tests/test_transport $(BUILD)/tests/test_nccl: $(addprefix $(BUILD)/tes
 $(BUILD)/tests/fake/transport_nccl.o: runtime/transport_nccl.c $(STAMP)
 	@mkdir -p $(@D)
 	$(Q)$(CC) -Itests/fake $(FLAGS) -MMD -MP -c -o $@ $<
+# The adapter for llama.cpp, against headers and an engine that are imitated.
+$(BUILD)/tests/test_llama_capture: $(BUILD)/tests/fake/llama_capture.o
+$(BUILD)/tests/test_llama_capture.o: FLAGS += -Itests/fake/llama -Iexamples/capture
+$(BUILD)/tests/fake/llama_capture.o: examples/capture/llama_capture.c $(STAMP)
+	@mkdir -p $(@D)
+	$(Q)$(CC) -Itests/fake/llama $(FLAGS) -MMD -MP -c -o $@ $<
 $(BUILD)/tests/replay_%: $(BUILD)/tests/fuzz/%.o $(BUILD)/tests/fuzz/replay.o $(BUILD)/parts.a
 	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(LIBS)
 
