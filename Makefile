@@ -67,7 +67,7 @@ SCRIPTS := $(wildcard tests/cli/test_*.sh)
 GPU_TESTS := $(patsubst tests/gpu/%.c,$(BUILD)/tests/gpu/%,$(wildcard tests/gpu/test_*.c))
 BENCHES := $(patsubst tests/bench/%.c,$(BUILD)/tests/bench/%,$(wildcard tests/bench/bench_*.c))
 
-.PHONY: all help demo test unit bench memory lint format asan ubsan tsan fuzz install clean deps man check-gpu gpu
+.PHONY: all help demo test unit bench memory lint format asan ubsan tsan fuzz install clean deps man check-gpu gpu llama
 .SECONDARY:
 
 help: ## list the targets
@@ -93,6 +93,9 @@ bench: all $(BENCHES) ## measure the targets of docs/benchmarks.md side by side
 # make CUDA=1 is the build with CUDA and NCCL; this builds it and runs what needs a GPU.
 check-gpu: ; @CUDA_HOME=$(CUDA_HOME) scripts/check_gpu.sh ## build with CUDA and NCCL, and test on this machine's GPUs
 gpu: $(BUILD)/ballast $(LIBRARIES) $(GPU_TESTS)
+
+llama: $(BUILD)/ballast $(LIBRARIES) ## fetch a llama.cpp, build the adapter against it and check that
+	@BUILD=$(BUILD) scripts/llama.sh fetch && BUILD=$(BUILD) tests/run.sh tests/cli/test_llama.sh
 
 memory: $(BUILD)/ballast $(BUILD)/tests/tools/peak_memory ## stream 2e9 ids through stat, state its peak memory
 	@BUILD=$(BUILD) scripts/memory.sh

@@ -74,13 +74,13 @@ static bool node(struct llama_context *ctx, struct ggml_tensor *t, const char *n
     return p->cb_eval(t, false, p->cb_eval_user_data);
 }
 
-static bool moe_layer(struct llama_context *ctx, int layer, int first, int n) {
+static bool moe_layer(struct llama_context *ctx, int layer, const int *tokens, int n) {
     static int32_t ranking[EXPERTS * MAX_TOKENS];
     static float weights[K * MAX_TOKENS];
     int32_t *to = ctx->on_device ? on_device : ranking;
     for (int i = 0; i < n; i++) {
         for (int rank = 0; rank < EXPERTS; rank++)
-            to[i * EXPERTS + rank] = ranked(layer, first + i, rank);
+            to[i * EXPERTS + rank] = ranked(layer, tokens[i], rank);
     }
     const size_t row = EXPERTS * sizeof(int32_t);
     struct ggml_tensor argsort = {.type = GGML_TYPE_I32,
@@ -103,16 +103,21 @@ static bool moe_layer(struct llama_context *ctx, int layer, int first, int n) {
            node(ctx, &gathered, "ffn_moe_weights_norm-%d", layer);
 }
 
+static bool has_output(const struct llama_batch *batch, int token) {
+    return batch->logits != NULL ? batch->logits[token] != 0 : token == batch->n_tokens - 1;
+}
+
 int32_t llama_decode(struct llama_context *ctx, struct llama_batch batch) {
     ctx->decodes++;
     for (int first = 0; first < batch.n_tokens; first += ctx->n_ubatch) {
         const int rest = batch.n_tokens - first, n = rest < ctx->n_ubatch ? rest : ctx->n_ubatch;
-        int n_logits = 0;
-        for (int i = first; i < first + n; i++)
-            n_logits += batch.logits == NULL || batch.logits[i] != 0;
         for (int layer = ctx->dense; layer < LAYERS; layer++) {
-            const int rows = layer == LAYERS - 1 ? n_logits : n;
-            if (rows > 0 && !moe_layer(ctx, layer, ctx->seen + first, rows))
+            int tokens[MAX_TOKENS], rows = 0;
+            for (int token = first; token < first + n; token++) {
+                if (layer < LAYERS - 1 || has_output(&batch, token))
+                    tokens[rows++] = ctx->seen + token;
+            }
+            if (rows > 0 && !moe_layer(ctx, layer, tokens, rows))
                 return 2;
         }
     }
@@ -168,8 +173,10 @@ static bl_stream *finish(session *s) {
     return stream;
 }
 
-static void expect_record(bl_stream *stream, uint64_t step, int layer, int first, int n,
-                          bl_phase phase) {
+/* `outputs`: which of the tokens were routed, as digits 0 and 1; the others have empty slots. */
+static void expect_routed(bl_stream *stream, uint64_t step, int layer, int first,
+                          const char *outputs, bl_phase phase) {
+    const int n = (int)strlen(outputs);
     bl_error err;
     bl_record record;
     bool got = false;
@@ -181,7 +188,13 @@ static void expect_record(bl_stream *stream, uint64_t step, int layer, int first
     assert_int_equal(record.n_tokens, n);
     assert_int_equal(record.k, K);
     for (int i = 0; i < n * K; i++)
-        assert_int_equal(record.ids[i], ranked(layer, first + i / K, i % K));
+        assert_int_equal(record.ids[i], outputs[i / K] == '1' ? ranked(layer, first + i / K, i % K)
+                                                              : BL_EMPTY_SLOT);
+}
+
+static void expect_record(bl_stream *stream, uint64_t step, int layer, int first, int n,
+                          bl_phase phase) {
+    expect_routed(stream, step, layer, first, "1111111" + 7 - n, phase);
 }
 
 static void expect_end(bl_stream *stream) {
@@ -193,23 +206,25 @@ static void expect_end(bl_stream *stream) {
     bl_stream_free(stream);
 }
 
-/* A prompt of 5 tokens in ubatches of 3 and 2, of which the last layer routes what has logits: none in
- * the first ubatch, one in the second. Then one token. */
+/* A prompt of 8 tokens in ubatches of 3, 3 and 2, of which the last layer routes what has an output: none
+ * of the first, the first and last of the second, the last of the third. Then one token. */
 static void rows_are_taken_by_their_stride_from_every_ubatch(void **state) {
     (void)state;
     session s = begin(&MODEL, 3);
-    int8_t logits[5] = {0, 0, 0, 0, 1};
-    assert_int_equal(decode(&s, 5, logits, BL_PHASE_PREFILL), 0);
+    int8_t logits[8] = {0, 0, 0, 1, 0, 1, 0, 1};
+    assert_int_equal(decode(&s, 8, logits, BL_PHASE_PREFILL), 0);
     assert_int_equal(decode(&s, 1, NULL, BL_PHASE_DECODE), 0);
     assert_int_equal(ballast_llama_fault(s.trace, NULL), BL_OK);
-    assert_int_equal(s.ctx.stops, 3 + 4 + 4); /* once per layer and ubatch, and nowhere else */
+    assert_int_equal(s.ctx.stops, 3 + 4 + 4 + 4); /* once per layer and ubatch, and nowhere else */
     bl_stream *stream = finish(&s);
-    for (int layer = 0; layer < 3; layer++)
-        expect_record(stream, 0, layer, 0, 3, BL_PHASE_PREFILL);
     for (int layer = 0; layer < 4; layer++)
-        expect_record(stream, 0, layer, 3, layer < 3 ? 2 : 1, BL_PHASE_PREFILL);
+        expect_routed(stream, 0, layer, 0, layer < 3 ? "111" : "000", BL_PHASE_PREFILL);
     for (int layer = 0; layer < 4; layer++)
-        expect_record(stream, 1, layer, 5, 1, BL_PHASE_DECODE);
+        expect_routed(stream, 0, layer, 3, layer < 3 ? "111" : "101", BL_PHASE_PREFILL);
+    for (int layer = 0; layer < 4; layer++)
+        expect_routed(stream, 0, layer, 6, layer < 3 ? "11" : "01", BL_PHASE_PREFILL);
+    for (int layer = 0; layer < 4; layer++)
+        expect_record(stream, 1, layer, 8, 1, BL_PHASE_DECODE);
     expect_end(stream);
 }
 
@@ -217,8 +232,10 @@ static void ids_on_a_device_come_through_the_backend(void **state) {
     (void)state;
     session s = begin(&MODEL, 8);
     s.ctx.on_device = true;
-    assert_int_equal(decode(&s, 2, NULL, BL_PHASE_DECODE), 0);
-    assert_int_equal(decode(&s, 7, NULL, BL_PHASE_DECODE), 0); /* more than the copy had room for */
+    int8_t logits[7] = {1, 1, 1, 1, 1, 1, 1};
+    assert_int_equal(decode(&s, 2, logits, BL_PHASE_DECODE), 0);
+    assert_int_equal(decode(&s, 7, logits, BL_PHASE_DECODE),
+                     0); /* more than the copy had room for */
     bl_stream *stream = finish(&s);
     for (int layer = 0; layer < 4; layer++)
         expect_record(stream, 0, layer, 0, 2, BL_PHASE_DECODE);
@@ -232,7 +249,7 @@ static void what_is_no_step_of_the_model_is_left_out(void **state) {
     (void)state;
     int layer = -1;
     session s = begin(&MODEL, 8);
-    assert_int_equal(llama_decode(&s.ctx, (struct llama_batch){.n_tokens = 2}), 0);
+    assert_int_equal(llama_decode(&s.ctx, (struct llama_batch){.n_tokens = 1}), 0);
     assert_int_equal(s.ctx.stops, 0);
     s.ctx.warming = true;
     assert_int_equal(decode(&s, 1, NULL, BL_PHASE_DECODE), 0);
@@ -245,7 +262,7 @@ static void what_is_no_step_of_the_model_is_left_out(void **state) {
     assert_int_equal(counters.pushed, 4);
     bl_stream *stream = finish(&s);
     for (layer = 0; layer < 4; layer++)
-        expect_record(stream, 1, layer, 3, 1, BL_PHASE_DECODE);
+        expect_record(stream, 1, layer, 2, 1, BL_PHASE_DECODE);
     expect_end(stream);
 }
 

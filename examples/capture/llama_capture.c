@@ -18,8 +18,14 @@ struct ballast_llama {
     uint64_t step;
     bool in_step;
     int fault, fault_layer;
-    unsigned char *copy; /* of ids that lie on a device */
-    size_t copy_bytes;
+    int last_layer;           /* with experts */
+    struct llama_batch batch; /* of the open step */
+    size_t before;            /* tokens of it in ubatches that are over */
+    size_t rows;              /* tokens of the ubatch that runs: rows of its first layer */
+    int at_layer;             /* pushed last in it, -1: none */
+    unsigned char *copy;      /* of ids that lie on a device */
+    int32_t *spread;          /* rows of the last layer, put where their tokens are */
+    size_t copy_bytes, spread_bytes;
     ggml_backend_sched_eval_callback next; /* of the engine, behind ours */
     void *next_user;
     bool next_wants; /* the node that is being computed */
@@ -80,32 +86,76 @@ static void note(ballast_llama *b, int status, int layer) {
     }
 }
 
+/* Room for `bytes` in *at, whose content is not kept; NULL when there is no memory. */
+static void *room(void *at, size_t *capacity, size_t bytes) {
+    if (bytes <= *capacity)
+        return at;
+    free(at);
+    at = malloc(bytes);
+    *capacity = at != NULL ? bytes : 0;
+    return at;
+}
+
 /* The bytes of the rows as they lie, on the host. NULL: no memory. */
 static const void *rows_of(ballast_llama *b, const struct ggml_tensor *t, size_t bytes) {
     const struct ggml_tensor *owner = t->view_src != NULL ? t->view_src : t;
     if (owner->buffer == NULL || ggml_backend_buffer_is_host(owner->buffer))
         return t->data;
-    if (bytes > b->copy_bytes) {
-        free(b->copy);
-        b->copy = malloc(bytes);
-        b->copy_bytes = b->copy != NULL ? bytes : 0;
-    }
+    b->copy = room(b->copy, &b->copy_bytes, bytes);
     if (b->copy != NULL)
         ggml_backend_tensor_get(t, b->copy, 0, bytes);
     return b->copy;
 }
 
+static bool has_output(const struct llama_batch *batch, size_t token) {
+    if (token >= (size_t)batch->n_tokens)
+        return false;
+    return batch->logits != NULL ? batch->logits[token] != 0 : token + 1 == (size_t)batch->n_tokens;
+}
+
+/* The last layer routes only tokens with an output. The others are rows of empty slots in it, so that the
+ * step adds up and row i is token i in all layers. When the engine reordered the batch and the rows cannot
+ * be placed, they come first. */
+static int push_last(ballast_llama *b, const unsigned char *ids, size_t n, size_t row_bytes) {
+    const size_t k = (size_t)b->top_k, row = k * sizeof(int32_t);
+    size_t n_outputs = 0, taken = 0;
+    for (size_t i = 0; i < b->rows; i++)
+        n_outputs += has_output(&b->batch, b->before + i);
+    b->spread = room(b->spread, &b->spread_bytes, b->rows * row);
+    if (b->spread == NULL)
+        return BL_ERR_NOMEM;
+    memset(b->spread, 0xff, b->rows * row); /* -1: empty */
+    for (size_t i = 0; i < b->rows && taken < n; i++) {
+        if (n_outputs != n || has_output(&b->batch, b->before + i))
+            memcpy(b->spread + i * k, ids + taken++ * row_bytes, row);
+    }
+    return bl_trace_push(b->tracer, b->last_layer, b->spread, sizeof(int32_t), b->rows, row);
+}
+
+static void end_ubatch(ballast_llama *b) {
+    if (b->at_layer >= 0 && b->at_layer < b->last_layer) /* no token had an output */
+        note(b, push_last(b, NULL, 0, 0), b->last_layer);
+    b->before += b->rows;
+    b->rows = 0;
+    b->at_layer = -1;
+}
+
 static int push(ballast_llama *b, const struct ggml_tensor *t, int layer) {
-    const size_t k = (size_t)b->top_k, rows = (size_t)t->ne[1];
+    const size_t k = (size_t)b->top_k, n = (size_t)t->ne[1];
     if (t->type != GGML_TYPE_I32 || t->ne[0] != (int64_t)k || t->ne[1] < 0 || t->ne[2] != 1 ||
         t->nb[0] != sizeof(int32_t))
         return BL_ERR_SHAPE;
-    if (rows == 0)
-        return bl_trace_push(b->tracer, layer, NULL, sizeof(int32_t), 0, 0);
-    const void *ids = rows_of(b, t, (rows - 1) * t->nb[1] + k * sizeof(int32_t));
+    if (layer <= b->at_layer)
+        end_ubatch(b);
+    if (b->at_layer < 0)
+        b->rows = n;
+    b->at_layer = layer;
+    const void *ids = n > 0 ? rows_of(b, t, (n - 1) * t->nb[1] + k * sizeof(int32_t)) : t;
     if (ids == NULL)
         return BL_ERR_NOMEM;
-    return bl_trace_push(b->tracer, layer, ids, sizeof(int32_t), rows, t->nb[1]);
+    if (layer == b->last_layer && n < b->rows)
+        return push_last(b, ids, n, t->nb[1]);
+    return bl_trace_push(b->tracer, layer, ids, sizeof(int32_t), n, t->nb[1]);
 }
 
 /* Asked before a node whether the scheduler shall stop behind it, and called again as it has. */
@@ -150,6 +200,8 @@ int ballast_llama_open(const char *ring, const bl_trace_options *options,
         return status;
     }
     b->top_k = o.top_k;
+    b->last_layer = o.layers[o.n_layers - 1];
+    b->at_layer = -1;
     b->next = params->cb_eval;
     b->next_user = params->cb_eval_user_data;
     params->cb_eval = on_eval;
@@ -165,10 +217,15 @@ int32_t ballast_llama_decode(ballast_llama *b, struct llama_context *ctx, struct
     const int status = bl_trace_step_begin(b->tracer, b->step++, phase, 0);
     note(b, status, -1);
     b->in_step = status == BL_OK;
+    b->batch = batch;
+    b->before = 0;
     const int32_t decoded = llama_decode(ctx, batch);
     llama_synchronize(ctx);
-    if (b->in_step)
+    if (b->in_step) {
+        if (decoded == 0)
+            end_ubatch(b);
         note(b, bl_trace_step_end(b->tracer), -1);
+    }
     b->in_step = false;
     return decoded;
 }
@@ -190,5 +247,6 @@ void ballast_llama_close(ballast_llama *b) {
         return;
     bl_trace_close(b->tracer);
     free(b->copy);
+    free(b->spread);
     free(b);
 }

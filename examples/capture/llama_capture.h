@@ -15,8 +15,8 @@
  * by the numbers of decoder layers: a view into the full ranking of all experts, so its rows lie
  * n_experts ids apart.
  *
- * What is recorded is what is computed: in a prompt, llama.cpp routes in its last layer only the tokens
- * whose logits are asked for. Set batch.logits of all tokens where the trace's last layer is to be whole.
+ * What is recorded is what is computed: in its last layer llama.cpp routes only the tokens whose logits
+ * are asked for (batch.logits). The others are recorded there as tokens with empty slots.
  *
  * Cost: a stop of the scheduler, and on a GPU a wait for it, once per MoE layer and ubatch. On CUDA the
  * stop also splits llama.cpp's fused kernel for top-k. To trace lightly, decode some steps through
