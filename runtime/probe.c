@@ -17,6 +17,7 @@
 #define BURST 200
 #define FIRST_VOLUME ((uint64_t)1 << 20)
 #define LAST_VOLUME ((uint64_t)1 << 32)
+#define REPEAT_VOLUME 3
 #define LARGEST_MESSAGE ((uint64_t)4 << 20)
 #define FIRST_LOAD ((size_t)256 << 10)
 #define REPEAT_LOAD 3
@@ -113,19 +114,24 @@ static bl_status send_volume(const prober *p, int peer, const volume *v, double 
     return BL_OK;
 }
 
-/* Larger and larger volumes, until one takes long enough; the last one counts. */
+/* Larger and larger volumes, until one takes long enough, and that one three times: the best counts, as
+ * a busy machine only ever slows one down. */
 static bl_status drive_bandwidth(const prober *p, int peer, double latency_s, double *bytes_per_s,
                                  bl_error *err) {
     uint64_t bytes = FIRST_VOLUME;
-    for (;;) {
+    *bytes_per_s = 0;
+    for (int n_long = 0; n_long < REPEAT_VOLUME;) {
         volume v = {.message_bytes = bytes / 4 < LARGEST_MESSAGE ? bytes / 4 : LARGEST_MESSAGE};
         v.n_messages = bytes / v.message_bytes;
         double took_s;
         BL_TRY(send_volume(p, peer, &v, &took_s, err));
         const double moving_s = took_s > 10 * latency_s ? took_s - latency_s : took_s;
-        *bytes_per_s = (double)(v.n_messages * v.message_bytes) / moving_s;
-        if (took_s >= p->seconds || bytes >= LAST_VOLUME)
-            break;
+        const double rate = (double)(v.n_messages * v.message_bytes) / moving_s;
+        if (took_s >= p->seconds || bytes >= LAST_VOLUME || n_long > 0) {
+            *bytes_per_s = rate > *bytes_per_s ? rate : *bytes_per_s;
+            n_long++;
+            continue;
+        }
         const double factor = 1.25 * p->seconds / took_s;
         bytes = (uint64_t)((double)bytes * (factor < 2 ? 2 : factor > 16 ? 16 : factor));
     }

@@ -15,7 +15,7 @@
  *     latency     half a round trip of 8 bytes, the median of 50
  *     message     of a burst of small messages, the time of each: what the sender pays for one more
  *     bandwidth   each direction alone; the volume grows until it takes `seconds`, so that neither
- *                 start-up nor the token bucket of a shaped link flatters it
+ *                 start-up nor the token bucket of a shaped link flatters it; best of three
  *
  * Then under load: all ranks of a host send to each other at once, and all ranks to those on other
  * hosts; what a rank gets out then, and a host, is what they share.

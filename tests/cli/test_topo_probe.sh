@@ -37,7 +37,7 @@ on_shaped_links() {
     local rank pids=() bad=0
     for rank in 4 3 2 1 0; do
         ip netns exec "$(hosts_name $((rank < 4 ? rank : 3)))" env RANK=$rank WORLD_SIZE=5 \
-            MASTER_ADDR=10.77.0.1 MASTER_PORT=29500 "$ballast" topo probe --seconds 0.2 \
+            MASTER_ADDR=10.77.0.1 MASTER_PORT=29500 "$ballast" topo probe --seconds 0.15 \
             -o "$work/four.json" 2>>"$work/four.err" &
         pids+=($!)
     done
