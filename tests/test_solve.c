@@ -452,7 +452,7 @@ static void test_permuted_experts_permute_the_answer(void **state) {
     bl_error err;
     bl_rng rng;
     bl_rng_seed(&rng, 29);
-    for (int round = 0; round < 200; round++) {
+    for (int round = 0; round < 100; round++) {
         bl_random_problem r;
         bl_random_problem_make(&rng, 16, 6, 5, 3, &r);
         if (bl_problem_is_idle(&r.problem))
@@ -468,7 +468,7 @@ static void test_permuted_experts_permute_the_answer(void **state) {
         bl_problem turned = r.problem;
         turned.load = load;
         bl_solve_options options = BL_SOLVE_OPTIONS_INIT;
-        options.algorithm = round % 2 == 0 ? BL_ALG_SEARCH : BL_ALG_AUTO;
+        options.algorithm = round % 8 != 0 || r.problem.n_experts > 8 ? BL_ALG_SEARCH : BL_ALG_AUTO;
         bl_solution a, b, again, turned_again;
         assert_ok(bl_solve(&r.problem, &options, &a, &err));
         assert_ok(bl_solve(&turned, &options, &b, &err));
