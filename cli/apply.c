@@ -12,7 +12,7 @@
 typedef struct apply_options {
     const char *socket, *topology;
     double dwell_s;
-    bool dry_run, wait, force, json;
+    bool dry_run, wait, force, as_written, json;
 } apply_options;
 
 static const bl_opt OPTIONS[] = {
@@ -24,6 +24,9 @@ static const bl_opt OPTIONS[] = {
      .help = "return when the move is over; fail when it was aborted"},
     {"force", 0, BL_OPT_FLAG, offsetof(apply_options, force),
      .help = "move also when the plan does not pay for its move"},
+    {"as-written", 0, BL_OPT_FLAG, offsetof(apply_options, as_written),
+     .help =
+         "give each rank what the plan gives it, also where an equal rank would need fewer moves"},
     {"dwell", 0, BL_OPT_DURATION, offsetof(apply_options, dwell_s), .metavar = "SECONDS",
      .min = 1e-3, .max = 1e9, .help = "for how long the plan is expected to stay good"},
     {"topology", 0, BL_OPT_STRING, offsetof(apply_options, topology), .metavar = "T",
@@ -43,16 +46,20 @@ static long long number(const json_t *object, const char *key) {
 
 /* ---- is it worth it? ------------------------------------------------------------------------- */
 
-/* What the cluster's load says about the plan. *weighed: it has seen a window of load, and the plan
- * fits its layers. */
-static bl_status weigh(bl_control_client *client, const bl_plan *plan, bl_policy_offer *offer,
-                       bl_view *view, bool *weighed, bl_error *err) {
+/* Lay the plan over the placement in force, and hear what the cluster's load says about it. *weighed:
+ * it has seen a window of load, and the plan fits its layers. */
+static bl_status weigh(bl_control_client *client, const apply_options *o, bl_plan *plan,
+                       bl_policy_offer *offer, bl_view *view, bool *weighed, bl_error *err) {
     *weighed = false;
     BL_TRY(bl_view_look(client, -1, true, view, err));
     const bool fits = plan->n_experts == view->model.n_experts &&
                       plan->placement.n_ranks == view->n_ranks &&
                       plan->placement.n_layers == view->placement.n_layers;
-    if (view->window.number == 0 || !fits) /* the cluster will say what does not fit */
+    if (!fits) /* the cluster will say what does not fit */
+        return BL_OK;
+    if (!o->as_written)
+        BL_TRY(bl_view_align(view, plan, err));
+    if (view->window.number == 0)
         return BL_OK;
     BL_TRY(bl_view_offer(view, &plan->placement, offer, err));
     *weighed = true;
@@ -199,12 +206,12 @@ static bl_status ask(bl_control_client *client, const bl_plan *plan, const bl_po
     return st;
 }
 
-static bl_status apply(const apply_options *o, const bl_plan *plan, bl_control_client *client,
+static bl_status apply(const apply_options *o, bl_plan *plan, bl_control_client *client,
                        bl_view *view, bl_error *err) {
     bl_policy_offer offer = {0};
     json_t *answer = NULL;
     bool weighed;
-    BL_TRY(weigh(client, plan, &offer, view, &weighed, err));
+    BL_TRY(weigh(client, o, plan, &offer, view, &weighed, err));
     if (weighed && !o->dry_run && !o->force) { /* what cannot be done at all is said first */
         BL_TRY(ask(client, plan, &offer, true, &answer, err));
         json_decref(answer);
@@ -248,7 +255,12 @@ const bl_verb bl_verb_apply = {
     .details =
         "Experts move in waves, a layer at a time, into the spares that the ranks were started "
         "with (ballast run --spares). Each wave is verified on all ranks and takes effect on all "
-        "of them at the same step. A plan that is in force already is 0 moves; a plan for other "
+        "of them at the same step. Ranks with equally many slots are equal to most plans, so what "
+        "a "
+        "plan gives them is exchanged, layer by layer, where fewer experts have to move that way; "
+        "not between hosts or nodes, where the ranks were started with --topology, and not at all "
+        "where the plan was made for a topology or fault domains that they do not know, or with "
+        "--as-written. A plan that is in force already is 0 moves; a plan for other "
         "ranks, slots or another model is refused, and so is a stale one: made with --current "
         "from a placement that is no longer in force. On a cluster that has seen load, a plan that "
         "does not pay for its move is refused with the figures, unless --force: what it saves over "

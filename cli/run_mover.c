@@ -57,6 +57,8 @@ static bl_status open_control(bl_run_mover *mover, bl_error *err) {
                                         .plan_epoch = job->plan_epoch,
                                         .meter = mover->meter,
                                         .model = mover->model,
+                                        .host = job->sites.host,
+                                        .node = job->sites.node,
                                         .journal = mover->journal};
     return open_socket(mover, &cluster, &mover->control, err);
 }
@@ -174,17 +176,38 @@ bl_status bl_run_mover_recover(void *user, bl_error *err) {
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
+/* What an expert costs from rank to rank, so that copies come from the nearest one that lives. */
+static bl_status make_distance(const bl_run_job *job, double **out, bl_error *err) {
+    const size_t n = (size_t)job->n_ranks;
+    const double bytes = (double)bl_qwen3_bundle_bytes(&job->config);
+    *out = NULL;
+    if (!job->has_topology)
+        return BL_OK;
+    BL_TRY(BL_CALLOC(*out, n * n, err));
+    for (int from = 0; from < job->n_ranks; from++) {
+        for (int to = 0; to < job->n_ranks; to++)
+            (*out)[(size_t)from * n + (size_t)to] =
+                from != to ? bl_topology_move_s(&job->topology, from, to, bytes) : 0.0;
+    }
+    return BL_OK;
+}
+
 static bl_status open_parts(bl_run_mover *mover, const bl_run_parts *parts, bl_error *err) {
     const bl_run_job *job = mover->job;
     bl_agent_options options = BL_AGENT_OPTIONS_INIT;
     int *layers;
+    double *distance;
     options.step_bytes = job->move_bytes;
     BL_TRY(BL_CALLOC(mover->living, job->n_ranks, err));
     BL_TRY(BL_CALLOC(layers, job->placement.n_layers, err));
     for (int l = 0; l < job->placement.n_layers; l++)
         layers[l] = job->placement.layers[l].layer;
-    bl_status st = bl_agent_create(parts->store, parts->transport, layers, job->placement.n_layers,
-                                   &options, &mover->agent, err);
+    bl_status st = make_distance(job, &distance, err);
+    options.distance = distance;
+    if (st >= 0)
+        st = bl_agent_create(parts->store, parts->transport, layers, job->placement.n_layers,
+                             &options, &mover->agent, err);
+    free(distance);
     if (st >= 0)
         st = bl_meter_create(mover->rank, job->n_ranks, layers, job->placement.n_layers,
                              job->config.n_experts, job->window_steps, &mover->meter, err);

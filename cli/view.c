@@ -3,6 +3,7 @@
 #include "core/base64.h"
 #include "core/mem.h"
 #include "core/progress.h"
+#include "planner/align.h"
 #include "planner/evaluate.h"
 
 #include <stdlib.h>
@@ -78,6 +79,26 @@ static bl_status read_living(const json_t *root, bl_view *out, bl_error *err) {
     return BL_OK;
 }
 
+/* Ranks of one host and node get the number of the first of them. */
+static bl_status read_sites(const json_t *root, bl_view *out, bl_error *err) {
+    const json_t *host, *node;
+    if (json_object_get(root, "host") == NULL)
+        return BL_OK;
+    BL_TRY(bl_json_array(root, "host", NULL, &host, err));
+    BL_TRY(bl_json_array(root, "node", NULL, &node, err));
+    BL_TRY(BL_CALLOC(out->site, out->n_ranks, err));
+    for (int rank = 0; rank < out->n_ranks; rank++) {
+        int first = 0;
+        while (
+            first < rank &&
+            !(json_equal(json_array_get(host, (size_t)first), json_array_get(host, (size_t)rank)) &&
+              json_equal(json_array_get(node, (size_t)first), json_array_get(node, (size_t)rank))))
+            first++;
+        out->site[rank] = first;
+    }
+    return BL_OK;
+}
+
 static bl_status read_view(const json_t *root, bl_view *out, bl_error *err) {
     const json_t *model, *copy;
     int64_t ranks, epoch, move, spares, bytes, ns;
@@ -99,6 +120,7 @@ static bl_status read_view(const json_t *root, bl_view *out, bl_error *err) {
     out->measured = bytes >= MEASURED_FROM_BYTES && ns > 0;
     out->ns_per_byte = out->measured ? (double)ns / (double)bytes : ASSUMED_NS_PER_BYTE;
     BL_TRY(read_living(root, out, err));
+    BL_TRY(read_sites(root, out, err));
     BL_TRY(bl_json_object(root, "model", NULL, &model, err));
     BL_TRY(bl_model_from_json(model, NULL, &out->model, err));
     BL_TRY(read_placement(root, out, err));
@@ -127,6 +149,7 @@ void bl_view_free(bl_view *view) {
     bl_model_free(&view->model);
     bl_placement_free(&view->placement);
     free(view->living);
+    free(view->site);
     free(view->window.count);
     *view = (bl_view){0};
 }
@@ -218,6 +241,48 @@ bl_status bl_view_offer(const bl_view *view, const bl_placement *goal, bl_policy
     price(view, goal, &offer);
     *out = offer;
     return BL_OK;
+}
+
+/* ---- aligning -------------------------------------------------------------------------------- */
+
+/* Does the plan mean the very ranks it names? */
+static bool is_tied_to_ranks(const bl_view *view, const bl_plan *plan) {
+    return plan->rule == BL_RULE_FRACTIONS ||
+           json_object_get(plan->provenance, "fault_domains") != NULL ||
+           (view->site == NULL && json_object_get(plan->provenance, "topology") != NULL);
+}
+
+static bl_status align_layer(const bl_view *view, const int *class, int *slots,
+                             bl_layer_placement *layer, bl_error *err) {
+    const bl_layer_placement *now = bl_placement_layer(&view->placement, layer->layer);
+    if (now == NULL || now->n_ranks != layer->n_ranks || now->n_experts != layer->n_experts)
+        return BL_OK; /* the cluster will say what is wrong */
+    for (int rank = 0; rank < layer->n_ranks; rank++)
+        slots[rank] = layer->begin[rank + 1] - layer->begin[rank];
+    const bl_problem problem = {.layer = layer->layer,
+                                .n_experts = layer->n_experts,
+                                .n_ranks = layer->n_ranks,
+                                .slots_per_rank = slots,
+                                .current = now};
+    return bl_align_classes(&problem, class, layer, err);
+}
+
+bl_status bl_view_align(const bl_view *view, bl_plan *plan, bl_error *err) {
+    const int n_ranks = view->n_ranks;
+    int *class, *slots = NULL;
+    if (is_tied_to_ranks(view, plan) || plan->placement.n_ranks != n_ranks)
+        return BL_OK;
+    BL_TRY(BL_CALLOC(class, n_ranks, err));
+    bl_status st = BL_CALLOC(slots, n_ranks, err);
+    for (int rank = 0; rank < n_ranks; rank++) /* a lost rank is like no other */
+        class[rank] = !view->living[rank]  ? n_ranks + rank
+                      : view->site != NULL ? view->site[rank]
+                                           : 0;
+    for (int l = 0; l < plan->placement.n_layers && st >= 0; l++)
+        st = align_layer(view, class, slots, &plan->placement.layers[l], err);
+    free(class);
+    free(slots);
+    return st;
 }
 
 /* ---- applying -------------------------------------------------------------------------------- */

@@ -28,6 +28,7 @@ typedef struct bl_view {
     bl_model model;
     int n_ranks;
     bool *living; /* [n_ranks] */
+    int *site;    /* [n_ranks] equal for ranks of one host and node; NULL: not known */
     uint64_t epoch, move;
     bool busy, drained;
     int spares;
@@ -52,6 +53,13 @@ bl_status bl_view_imbalance(const bl_view *view, const uint32_t *count,
 /* What moving from the view's placement to `goal` would give, on the view's window, and cost. */
 bl_status bl_view_offer(const bl_view *view, const bl_placement *goal, bl_policy_offer *out,
                         bl_error *err);
+
+/* Exchange what `plan` gives to ranks that are alike, layer by layer, such that as little as possible
+ * moves from the view's placement: a plan that was made without looking at it may differ by no more than
+ * the ranks' names. Alike are living ranks with equally many slots, of one host and node where that is
+ * known. A plan that was made for a topology or for fault domains is left alone on a cluster that does
+ * not know where its ranks are. */
+bl_status bl_view_align(const bl_view *view, bl_plan *plan, bl_error *err);
 
 /* A request that applies `plan`; the offer's imbalances go with it unless it is NULL. */
 json_t *bl_view_request(const bl_plan *plan, const bl_policy_offer *offer, bool dry_run);

@@ -117,7 +117,15 @@ done:
     return st;
 }
 
-static bl_status relabel(const bl_problem *problem, const bl_holds *now,
+/* class NULL: by the problem's rules. */
+static bool are_alike(const bl_problem *problem, const int *class, int rank, int other) {
+    if (class == NULL)
+        return bl_rules_alike(problem, rank, other);
+    return class[rank] == class[other] &&
+           problem->slots_per_rank[rank] == problem->slots_per_rank[other];
+}
+
+static bl_status relabel(const bl_problem *problem, const int *class, const bl_holds *now,
                          bl_layer_placement *placement, bl_error *err) {
     int *rank;
     BL_TRY(BL_CALLOC(rank, problem->n_ranks, err));
@@ -126,9 +134,9 @@ static bl_status relabel(const bl_problem *problem, const bl_holds *now,
         int n = 0;
         bool first_of_class = problem->slots_per_rank[leader] > 0;
         for (int g = 0; g < leader && first_of_class; g++)
-            first_of_class = !bl_rules_alike(problem, g, leader);
+            first_of_class = !are_alike(problem, class, g, leader);
         for (int g = leader; g < problem->n_ranks && first_of_class; g++) {
-            if (bl_rules_alike(problem, g, leader))
+            if (are_alike(problem, class, g, leader))
                 rank[n++] = g;
         }
         if (n > 1)
@@ -183,14 +191,12 @@ static bl_status align_slots(const bl_problem *problem, const bl_holds *now,
     return st;
 }
 
-static bl_status align(const bl_problem *problem, bool ranks_too, bl_layer_placement *placement,
-                       bl_error *err) {
+bl_status bl_align_classes(const bl_problem *problem, const int *class,
+                           bl_layer_placement *placement, bl_error *err) {
     bl_holds now;
     BL_TRY(bl_holds_create(problem->n_ranks, problem->n_experts, &now, err));
     bl_holds_add(&now, problem->current);
-    bl_status st = BL_OK;
-    if (ranks_too)
-        st = relabel(problem, &now, placement, err);
+    bl_status st = relabel(problem, class, &now, placement, err);
     if (st == BL_OK)
         st = align_slots(problem, &now, placement, err);
     bl_holds_free(&now);
@@ -198,9 +204,14 @@ static bl_status align(const bl_problem *problem, bool ranks_too, bl_layer_place
 }
 
 bl_status bl_align(const bl_problem *problem, bl_layer_placement *placement, bl_error *err) {
-    return align(problem, true, placement, err);
+    return bl_align_classes(problem, NULL, placement, err);
 }
 
 bl_status bl_align_slots(const bl_problem *problem, bl_layer_placement *placement, bl_error *err) {
-    return align(problem, false, placement, err);
+    bl_holds now;
+    BL_TRY(bl_holds_create(problem->n_ranks, problem->n_experts, &now, err));
+    bl_holds_add(&now, problem->current);
+    const bl_status st = align_slots(problem, &now, placement, err);
+    bl_holds_free(&now);
+    return st;
 }

@@ -15,6 +15,11 @@
  * saving), then order the slots as below. problem->current is not NULL. */
 bl_status bl_align(const bl_problem *problem, bl_layer_placement *placement, bl_error *err);
 
+/* The same, where the caller knows which ranks are alike: those of one class[n_ranks] with equally many
+ * slots. Only problem->n_ranks, n_experts, slots_per_rank and current are looked at. */
+bl_status bl_align_classes(const bl_problem *problem, const int *class,
+                           bl_layer_placement *placement, bl_error *err);
+
 /* Order the slots within ranks alone: staying copies keep their slots. */
 bl_status bl_align_slots(const bl_problem *problem, bl_layer_placement *placement, bl_error *err);
 

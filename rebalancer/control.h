@@ -62,6 +62,7 @@ typedef struct bl_control_cluster {
     /* Optional, borrowed: */
     const bl_meter *meter;
     json_t *model; /* a model.json, for whoever plans */
+    const int *host, *node; /* [n_ranks] where ranks are; both NULL: not known */
     bl_journal *journal;
 } bl_control_cluster;
 

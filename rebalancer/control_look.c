@@ -2,6 +2,7 @@
  *
  *   {"ok":true,"model":{model.json},"ranks","experts","top_k","rule","epoch","move","busy",
  *    "drained","spares","bundle_bytes","step_bytes","living":[true, ...],
+ *    "host":[0, ...],"node":[0, ...],         of every rank, where it was told
  *    "copy":{"bytes","ns"},                   what moving has cost this rank so far
  *    "window":null | {"number","first_step","last_step","steps","tokens","moving","step_us",
  *                     "longest_us","experts_us","imbalance","count","rows"},
@@ -66,6 +67,13 @@ json_t *bl_control_map(const bl_agent *agent) {
     return layers;
 }
 
+static json_t *of_ranks(const int *values, int n) {
+    json_t *made = json_array();
+    for (int rank = 0; rank < n; rank++)
+        json_array_append_new(made, json_integer(values[rank]));
+    return made;
+}
+
 json_t *bl_control_look(const bl_control_request *request, const bl_control_cluster *cluster,
                         const bl_control_epochs *epochs, const bl_agent *agent) {
     bl_agent_status s;
@@ -86,6 +94,10 @@ json_t *bl_control_look(const bl_control_request *request, const bl_control_clus
         return NULL;
     if (cluster->model != NULL)
         json_object_set(made, "model", cluster->model);
+    if (cluster->host != NULL && cluster->node != NULL) {
+        json_object_set_new(made, "host", of_ranks(cluster->host, cluster->n_ranks));
+        json_object_set_new(made, "node", of_ranks(cluster->node, cluster->n_ranks));
+    }
     if (request->placement)
         json_object_set_new(made, "layers", bl_control_map(agent));
     return made;
