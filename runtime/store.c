@@ -1,4 +1,4 @@
-#include "runtime/store.h"
+#include "runtime/store_parts.h"
 
 #include "core/hash.h"
 #include "core/mem.h"
@@ -9,38 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NO_BUFFER (-1)
-
-/* Where a buffer is in its life. */
-typedef enum buffer_use { FREE, RESERVED, IN_SLOT, DISPLACED } buffer_use;
-
-typedef struct layer_table {
-    bl_layer_placement map;
-    int *slot_buffer;   /* [own slots] */
-    int *expert_buffer; /* [n_experts] buffer that serves the expert here, or NO_BUFFER */
-    int *displaced;     /* [own slots]: the first n_displaced wait for retire */
-    int n_displaced;
-    int *scratch_slots, *scratch_experts; /* the tables a commit builds before it swaps */
-} layer_table;
-
-struct bl_store {
-    int rank, n_layers, n_experts, n_buffers, n_free;
-    size_t bundle_bytes, stride; /* stride: bundle_bytes rounded up to BL_BUFFER_ALIGNMENT */
-    unsigned char *memory;       /* [n_buffers][stride] */
-    unsigned char *use;          /* [n_buffers] buffer_use */
-    int *free;                   /* [n_buffers]: the first n_free are the pool, a stack */
-    layer_table *layers;         /* [n_layers] */
-};
-
-static void *buffer_at(const bl_store *store, int buffer) {
-    return store->memory + (size_t)buffer * store->stride;
-}
-
-static int own_slots(const bl_layer_placement *map, int rank) {
-    return map->begin[rank + 1] - map->begin[rank];
-}
-
-static layer_table *table_of(const bl_store *store, int layer) {
+static bl_layer_table *table_of(const bl_store *store, int layer) {
     int low = 0, high = store->n_layers;
     while (low < high) {
         const int middle = (low + high) / 2;
@@ -54,34 +23,39 @@ static layer_table *table_of(const bl_store *store, int layer) {
 }
 
 static bool is_reserved(const bl_store *store, int spare) {
-    return spare >= 0 && spare < store->n_buffers && store->use[spare] == RESERVED;
+    return spare >= 0 && spare < store->n_buffers && store->use[spare] == BL_BUFFER_RESERVED;
 }
 
 /* ---- create and free ----------------------------------------------------------------------- */
 
+/* Buffers for slots, unless they are rows of tensors, and for the pool. */
 static bl_status take_memory(bl_store *store, const bl_placement *initial, int n_spares,
                              bl_error *err) {
-    size_t n_buffers = (size_t)n_spares, bytes;
+    const bool over_tensors = store->through != BL_NO_BUFFER;
+    size_t n_slots = 0, n_held = (size_t)n_spares, bytes;
     for (int i = 0; i < initial->n_layers; i++)
-        n_buffers += (size_t)own_slots(&initial->layers[i], store->rank);
-    if (n_buffers > INT_MAX || !bl_size_mul(n_buffers, store->stride, &bytes))
+        n_slots += (size_t)bl_store_own_slots(&initial->layers[i], store->rank);
+    n_held += over_tensors ? 1 : n_slots;
+    const size_t n_buffers = n_slots + (size_t)n_spares + over_tensors;
+    if (n_buffers > INT_MAX || !bl_size_mul(n_held, store->stride, &bytes))
         return bl_fail(err, BL_ERR_NOMEM, "%zu expert buffers of %zu bytes are too many", n_buffers,
                        store->stride);
     store->memory = bl_buffer_alloc(bytes);
     if (store->memory == NULL)
         return bl_fail(err, BL_ERR_NOMEM,
                        "out of memory for %zu expert buffers (slots and spares) of %zu bytes",
-                       n_buffers, store->stride);
+                       n_held, store->stride);
     memset(store->memory, 0, bytes);
     store->n_buffers = (int)n_buffers;
+    store->n_rows = over_tensors ? (int)n_slots : 0;
     BL_TRY(BL_CALLOC(store->use, n_buffers, err));
     return BL_CALLOC(store->free, n_buffers, err);
 }
 
 static bl_status create_layer(bl_store *store, const bl_layer_placement *initial, int *next_buffer,
-                              layer_table *out, bl_error *err) {
+                              bl_layer_table *out, bl_error *err) {
     BL_TRY(bl_layer_placement_copy(initial, &out->map, err));
-    const int n_slots = own_slots(&out->map, store->rank);
+    const int n_slots = bl_store_own_slots(&out->map, store->rank);
     const int first = out->map.begin[store->rank];
     BL_TRY(BL_CALLOC(out->slot_buffer, n_slots, err));
     BL_TRY(BL_CALLOC(out->displaced, n_slots, err));
@@ -89,32 +63,39 @@ static bl_status create_layer(bl_store *store, const bl_layer_placement *initial
     BL_TRY(BL_CALLOC(out->expert_buffer, store->n_experts, err));
     BL_TRY(BL_CALLOC(out->scratch_experts, store->n_experts, err));
     for (int expert = 0; expert < store->n_experts; expert++)
-        out->expert_buffer[expert] = NO_BUFFER;
+        out->expert_buffer[expert] = BL_NO_BUFFER;
     for (int i = 0; i < n_slots; i++) {
         const int buffer = (*next_buffer)++;
         const int expert = out->map.expert[first + i];
         out->slot_buffer[i] = buffer;
-        store->use[buffer] = IN_SLOT;
+        store->use[buffer] = BL_BUFFER_IN_SLOT;
         if (expert != BL_NO_EXPERT)
             out->expert_buffer[expert] = buffer;
     }
     return BL_OK;
 }
 
-static bl_status fill(bl_store *store, const bl_placement *initial, int n_spares, bl_error *err) {
+static bl_status fill(bl_store *store, const bl_placement *initial, const bl_bundle *bundles,
+                      int n_spares, bl_error *err) {
     BL_TRY(take_memory(store, initial, n_spares, err));
     BL_TRY(BL_CALLOC(store->layers, initial->n_layers, err));
     store->n_layers = initial->n_layers;
     int next_buffer = 0;
-    for (int i = 0; i < initial->n_layers; i++)
+    for (int i = 0; i < initial->n_layers; i++) {
+        store->layers[i].bundle = bundles != NULL ? &bundles[i] : NULL;
         BL_TRY(create_layer(store, &initial->layers[i], &next_buffer, &store->layers[i], err));
+    }
+    if (bundles != NULL)
+        store->through = next_buffer++;
     for (int buffer = store->n_buffers - 1; buffer >= next_buffer; buffer--)
         store->free[store->n_free++] = buffer;
-    return BL_OK;
+    return bundles != NULL ? bl_store_prepare_tensors(store, err) : BL_OK;
 }
 
-bl_status bl_store_create(const bl_placement *initial, int rank, size_t bundle_bytes, int n_spares,
-                          bl_store **out, bl_error *err) {
+/* A store for bundles of this size; `bundles` NULL: with pointers. `like` says how it recomputes. */
+static bl_status create(const bl_placement *initial, int rank, size_t bundle_bytes,
+                        const bl_bundle *bundles, int n_spares, const bl_store *like,
+                        bl_store **out, bl_error *err) {
     if (rank < 0 || rank >= initial->n_ranks)
         return bl_fail(err, BL_ERR_RANGE, "rank %d is not below %d", rank, initial->n_ranks);
     if (bundle_bytes == 0 || bundle_bytes > SIZE_MAX - BL_BUFFER_ALIGNMENT || n_spares < 0)
@@ -123,12 +104,13 @@ bl_status bl_store_create(const bl_placement *initial, int rank, size_t bundle_b
     BL_TRY(bl_placement_check(initial, NULL, err));
     bl_store *store;
     BL_TRY(BL_CALLOC(store, 1, err));
+    *store = *like;
     store->rank = rank;
     store->n_experts = initial->n_experts;
     store->bundle_bytes = bundle_bytes;
     store->stride =
         (bundle_bytes + BL_BUFFER_ALIGNMENT - 1) / BL_BUFFER_ALIGNMENT * BL_BUFFER_ALIGNMENT;
-    const bl_status st = fill(store, initial, n_spares, err);
+    const bl_status st = fill(store, initial, bundles, n_spares, err);
     if (st < 0) {
         bl_store_free(store);
         return st;
@@ -137,11 +119,27 @@ bl_status bl_store_create(const bl_placement *initial, int rank, size_t bundle_b
     return BL_OK;
 }
 
+bl_status bl_store_create(const bl_placement *initial, int rank, size_t bundle_bytes, int n_spares,
+                          bl_store **out, bl_error *err) {
+    const bl_store like = {.through = BL_NO_BUFFER};
+    return create(initial, rank, bundle_bytes, NULL, n_spares, &like, out, err);
+}
+
+bl_status bl_store_create_over(const bl_placement *initial, int rank, const bl_bundle *bundles,
+                               int n_spares, bl_recompute_fn *recompute, void *user, bl_store **out,
+                               bl_error *err) {
+    size_t bytes = 0;
+    for (int i = 0; i < initial->n_layers; i++)
+        bytes = bundles[i].bytes > bytes ? bundles[i].bytes : bytes;
+    const bl_store like = {.recompute = recompute, .user = user};
+    return create(initial, rank, bytes, bundles, n_spares, &like, out, err);
+}
+
 void bl_store_free(bl_store *store) {
     if (store == NULL)
         return;
     for (int i = 0; i < store->n_layers; i++) {
-        layer_table *table = &store->layers[i];
+        bl_layer_table *table = &store->layers[i];
         bl_layer_placement_free(&table->map);
         free(table->slot_buffer);
         free(table->expert_buffer);
@@ -150,6 +148,9 @@ void bl_store_free(bl_store *store) {
         free(table->scratch_experts);
     }
     free(store->layers);
+    free(store->table_scratch);
+    free(store->names);
+    free(store->slots);
     free(store->free);
     free(store->use);
     free(store->memory);
@@ -167,7 +168,7 @@ size_t bl_store_bundle_bytes(const bl_store *store) {
 }
 
 size_t bl_store_resident_bytes(const bl_store *store) {
-    return (size_t)store->n_buffers * store->stride;
+    return (size_t)(store->n_buffers - store->n_rows) * store->stride;
 }
 
 int bl_store_spares_free(const bl_store *store) {
@@ -175,24 +176,45 @@ int bl_store_spares_free(const bl_store *store) {
 }
 
 const bl_layer_placement *bl_store_map(const bl_store *store, int layer) {
-    const layer_table *table = table_of(store, layer);
+    const bl_layer_table *table = table_of(store, layer);
     return table != NULL ? &table->map : NULL;
 }
 
 const void *bl_store_expert(const bl_store *store, int layer, int expert) {
-    const layer_table *table = table_of(store, layer);
-    if (table == NULL || expert < 0 || expert >= store->n_experts ||
-        table->expert_buffer[expert] == NO_BUFFER)
+    const bl_layer_table *table = table_of(store, layer);
+    if (table == NULL || table->bundle != NULL || expert < 0 || expert >= store->n_experts ||
+        table->expert_buffer[expert] == BL_NO_BUFFER)
         return NULL;
-    return buffer_at(store, table->expert_buffer[expert]);
+    return bl_store_buffer(store, table->expert_buffer[expert]);
+}
+
+bl_status bl_store_read_buffer(const bl_store *store, const bl_layer_table *table, int buffer,
+                               size_t offset, void *out, size_t n, bl_error *err) {
+    if (buffer < store->n_rows)
+        return bl_bundle_read(table->bundle, buffer - table->slot_buffer[0], offset, out, n, err);
+    memcpy(out, (const unsigned char *)bl_store_buffer(store, buffer) + offset, n);
+    return BL_OK;
+}
+
+bl_status bl_store_read_expert(const bl_store *store, int layer, int expert, size_t offset,
+                               void *out, size_t n, bl_error *err) {
+    const bl_layer_table *table = table_of(store, layer);
+    if (table == NULL || expert < 0 || expert >= store->n_experts ||
+        table->expert_buffer[expert] == BL_NO_BUFFER)
+        return bl_fail_at(err, BL_ERR_STATE, bl_at_expert(NULL, layer, expert),
+                          "rank %d does not hold it", store->rank);
+    if (offset > store->bundle_bytes || n > store->bundle_bytes - offset)
+        return bl_fail_at(err, BL_ERR_RANGE, bl_at_expert(NULL, layer, expert),
+                          "an expert has %zu bytes", store->bundle_bytes);
+    return bl_store_read_buffer(store, table, table->expert_buffer[expert], offset, out, n, err);
 }
 
 void *bl_store_slot(bl_store *store, int layer, int slot) {
-    const layer_table *table = table_of(store, layer);
-    if (table == NULL || slot < table->map.begin[store->rank] ||
+    const bl_layer_table *table = table_of(store, layer);
+    if (table == NULL || table->bundle != NULL || slot < table->map.begin[store->rank] ||
         slot >= table->map.begin[store->rank + 1])
         return NULL;
-    return buffer_at(store, table->slot_buffer[slot - table->map.begin[store->rank]]);
+    return bl_store_buffer(store, table->slot_buffer[slot - table->map.begin[store->rank]]);
 }
 
 /* ---- migration ----------------------------------------------------------------------------- */
@@ -201,17 +223,17 @@ bl_status bl_store_reserve(bl_store *store, int *spare_p, bl_error *err) {
     if (store->n_free == 0)
         return bl_fail(err, BL_ERR_STATE, "rank %d has no spare expert buffer left", store->rank);
     const int spare = store->free[--store->n_free];
-    store->use[spare] = RESERVED;
+    store->use[spare] = BL_BUFFER_RESERVED;
     *spare_p = spare;
     return BL_OK;
 }
 
 void *bl_store_spare(bl_store *store, int spare) {
-    return is_reserved(store, spare) ? buffer_at(store, spare) : NULL;
+    return is_reserved(store, spare) ? bl_store_buffer(store, spare) : NULL;
 }
 
 static void to_pool(bl_store *store, int buffer) {
-    store->use[buffer] = FREE;
+    store->use[buffer] = BL_BUFFER_FREE;
     store->free[store->n_free++] = buffer;
 }
 
@@ -220,7 +242,7 @@ void bl_store_unreserve(bl_store *store, int spare) {
         to_pool(store, spare);
 }
 
-static bl_status check_next(const bl_store *store, const layer_table *table,
+static bl_status check_next(const bl_store *store, const bl_layer_table *table,
                             const bl_layer_placement *next, bl_error *err) {
     const bl_layer_placement *map = &table->map;
     const bl_where where = bl_at_layer(NULL, map->layer);
@@ -242,12 +264,12 @@ static bl_status check_next(const bl_store *store, const layer_table *table,
 
 /* Write into experts[] the buffer that will serve each expert of this rank under `next`: one it
  * holds already, or an arrival. */
-static bl_status find_buffers(const bl_store *store, const layer_table *table,
+static bl_status find_buffers(const bl_store *store, const bl_layer_table *table,
                               const bl_layer_placement *next, const bl_arrival *arrivals,
                               int n_arrivals, int *experts, bl_error *err) {
     const int layer = next->layer;
     for (int expert = 0; expert < store->n_experts; expert++)
-        experts[expert] = NO_BUFFER;
+        experts[expert] = BL_NO_BUFFER;
     for (int i = 0; i < n_arrivals; i++) {
         const int expert = arrivals[i].expert, spare = arrivals[i].spare;
         if (!is_reserved(store, spare))
@@ -260,7 +282,7 @@ static bl_status find_buffers(const bl_store *store, const layer_table *table,
         }
         if (expert < 0 || expert >= store->n_experts ||
             bl_layer_find(next, store->rank, expert) < 0 ||
-            table->expert_buffer[expert] != NO_BUFFER)
+            table->expert_buffer[expert] != BL_NO_BUFFER)
             return bl_fail_at(err, BL_ERR_STATE, bl_at_expert(NULL, layer, expert),
                               "arrives on rank %d, where it is held already or has no slot",
                               store->rank);
@@ -268,10 +290,10 @@ static bl_status find_buffers(const bl_store *store, const layer_table *table,
     }
     for (int slot = next->begin[store->rank]; slot < next->begin[store->rank + 1]; slot++) {
         const int expert = next->expert[slot];
-        if (expert == BL_NO_EXPERT || experts[expert] != NO_BUFFER)
+        if (expert == BL_NO_EXPERT || experts[expert] != BL_NO_BUFFER)
             continue;
         experts[expert] = table->expert_buffer[expert];
-        if (experts[expert] == NO_BUFFER)
+        if (experts[expert] == BL_NO_BUFFER)
             return bl_fail_at(err, BL_ERR_STATE, bl_at_expert(NULL, layer, expert),
                               "gets a slot on rank %d but did not arrive there", store->rank);
     }
@@ -280,29 +302,29 @@ static bl_status find_buffers(const bl_store *store, const layer_table *table,
 
 /* Give every slot its buffer under `next`. An empty slot takes one that nobody serves from any
  * more; what is left over after that is displaced. */
-static void swap_tables(bl_store *store, layer_table *table, const bl_layer_placement *next,
+static void swap_tables(bl_store *store, bl_layer_table *table, const bl_layer_placement *next,
                         int n_arrivals) {
-    const int first = next->begin[store->rank], n_slots = own_slots(next, store->rank);
+    const int first = next->begin[store->rank], n_slots = bl_store_own_slots(next, store->rank);
     int *slots = table->scratch_slots, *experts = table->scratch_experts;
     for (int i = 0; i < n_slots; i++)
-        store->use[table->slot_buffer[i]] = DISPLACED;
+        store->use[table->slot_buffer[i]] = BL_BUFFER_DISPLACED;
     for (int i = 0; i < n_slots; i++) {
         const int expert = next->expert[first + i];
-        slots[i] = expert != BL_NO_EXPERT ? experts[expert] : NO_BUFFER;
-        if (slots[i] != NO_BUFFER)
-            store->use[slots[i]] = IN_SLOT;
+        slots[i] = expert != BL_NO_EXPERT ? experts[expert] : BL_NO_BUFFER;
+        if (slots[i] != BL_NO_BUFFER)
+            store->use[slots[i]] = BL_BUFFER_IN_SLOT;
     }
     int old = 0;
     for (int i = 0; i < n_slots; i++) {
-        if (slots[i] != NO_BUFFER)
+        if (slots[i] != BL_NO_BUFFER)
             continue;
-        while (store->use[table->slot_buffer[old]] != DISPLACED)
+        while (store->use[table->slot_buffer[old]] != BL_BUFFER_DISPLACED)
             old++;
         slots[i] = table->slot_buffer[old];
-        store->use[slots[i]] = IN_SLOT;
+        store->use[slots[i]] = BL_BUFFER_IN_SLOT;
     }
     for (int i = 0; i < n_slots; i++) {
-        if (store->use[table->slot_buffer[i]] == DISPLACED)
+        if (store->use[table->slot_buffer[i]] == BL_BUFFER_DISPLACED)
             table->displaced[table->n_displaced++] = table->slot_buffer[i];
     }
     assert(table->n_displaced == n_arrivals);
@@ -314,7 +336,7 @@ static void swap_tables(bl_store *store, layer_table *table, const bl_layer_plac
 
 bl_status bl_store_commit(bl_store *store, const bl_layer_placement *next,
                           const bl_arrival *arrivals, int n_arrivals, bl_error *err) {
-    layer_table *table = table_of(store, next->layer);
+    bl_layer_table *table = table_of(store, next->layer);
     if (table == NULL)
         return bl_fail_at(err, BL_ERR_STATE, bl_at_layer(NULL, next->layer),
                           "rank %d has no such MoE layer", store->rank);
@@ -322,14 +344,21 @@ bl_status bl_store_commit(bl_store *store, const bl_layer_placement *next,
     BL_TRY(find_buffers(store, table, next, arrivals, n_arrivals, table->scratch_experts, err));
     bl_layer_placement map;
     BL_TRY(bl_layer_placement_copy(next, &map, err));
+    const bl_status st =
+        table->bundle != NULL ? bl_store_turn_tensors(store, table, &map, err) : BL_OK;
+    if (st < 0) {
+        bl_layer_placement_free(&map);
+        return st;
+    }
     bl_layer_placement_free(&table->map);
     table->map = map;
-    swap_tables(store, table, &table->map, n_arrivals);
+    if (table->bundle == NULL)
+        swap_tables(store, table, &table->map, n_arrivals);
     return BL_OK;
 }
 
 void bl_store_retire(bl_store *store, int layer) {
-    layer_table *table = table_of(store, layer);
+    bl_layer_table *table = table_of(store, layer);
     if (table == NULL)
         return;
     while (table->n_displaced > 0)
@@ -340,13 +369,19 @@ bl_status bl_store_hash_expert(const bl_store *store, int layer, int expert, uin
                                bl_error *err) {
     const void *bundle = bl_store_expert(store, layer, expert);
     *hash = 0;
-    if (bundle == NULL)
+    if (bundle == NULL && store->through == BL_NO_BUFFER)
         return bl_fail_at(err, BL_ERR_STATE, bl_at_expert(NULL, layer, expert),
                           "rank %d does not hold it", store->rank);
+    if (bundle == NULL) {
+        void *whole = bl_store_buffer(store, store->through);
+        BL_TRY(bl_store_read_expert(store, layer, expert, 0, whole, store->bundle_bytes, err));
+        bundle = whole;
+    }
     *hash = bl_hash64(bundle, store->bundle_bytes);
     return BL_OK;
 }
 
 uint64_t bl_store_hash_spare(const bl_store *store, int spare) {
-    return is_reserved(store, spare) ? bl_hash64(buffer_at(store, spare), store->bundle_bytes) : 0;
+    return is_reserved(store, spare) ? bl_hash64(bl_store_buffer(store, spare), store->bundle_bytes)
+                                     : 0;
 }

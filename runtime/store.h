@@ -17,12 +17,24 @@
  * So a commit with n arrivals displaces exactly n buffers, and an expert that moves between two
  * slots of its rank keeps its bytes where they are: only the table changes.
  *
+ * Contiguous-tensor mode. An engine that keeps the experts of a layer in tensors of its own, one row
+ * per slot, cannot have its slots point elsewhere. Then only the pool is the store's memory, slots are
+ * rows of the engine's tensors (runtime/bundle.h), and a commit copies inside the rank: what arrived
+ * goes from the pool into the tensors, what it displaces comes into the pool and stays there until it
+ * is retired, and experts that change places on their rank do so along their cycles, through one more
+ * buffer:
+ *
+ *     pool        [e7*]          [e4]           a path: pool -> slot 1 -> pool
+ *     slots       [e0][e4][e1]   [e1][e7][e0]   a cycle: slot 0 <-> slot 2
+ *
+ * All else is the same. Nothing may read this rank's tensors of the layer during a commit.
+ *
  * One thread (the rank's) owns a store.
  */
 #ifndef BL_RUNTIME_STORE_H
 #define BL_RUNTIME_STORE_H
 
-#include "core/placement.h"
+#include "runtime/bundle.h"
 
 typedef struct bl_store bl_store;
 
@@ -33,9 +45,16 @@ bl_status bl_store_create(const bl_placement *initial, int rank, size_t bundle_b
                           bl_store **out, bl_error *err);
 void bl_store_free(bl_store *store); /* NULL is fine */
 
+/* The same over tensors: bundles[initial->n_layers] are borrowed, in the layers' order. `recompute` may
+ * be NULL when no tensor is recomputed. Bundles of the layers may differ in size: the largest counts,
+ * what is missing to it is zero. */
+bl_status bl_store_create_over(const bl_placement *initial, int rank, const bl_bundle *bundles,
+                               int n_spares, bl_recompute_fn *recompute, void *user, bl_store **out,
+                               bl_error *err);
+
 int bl_store_rank(const bl_store *store);
 size_t bl_store_bundle_bytes(const bl_store *store);
-/* All buffers, each rounded up to a multiple of 64 bytes; constant over a run. */
+/* All buffers of the store, each rounded up to a multiple of 64 bytes; constant over a run. */
 size_t bl_store_resident_bytes(const bl_store *store);
 int bl_store_spares_free(const bl_store *store);
 
@@ -45,12 +64,17 @@ int bl_store_spares_free(const bl_store *store);
  * for an unknown layer. */
 const bl_layer_placement *bl_store_map(const bl_store *store, int layer);
 
-/* This rank's copy of an expert, or NULL when it holds none; 64-byte aligned. O(1). A pointer taken
- * before a commit stays readable, with the same bytes, until the layer's next retire. */
+/* This rank's copy of an expert, or NULL when it holds none, and always over tensors; 64-byte aligned.
+ * O(1). A pointer taken before a commit stays readable, with the same bytes, until the layer's next
+ * retire. */
 const void *bl_store_expert(const bl_store *store, int layer, int expert);
 
+/* Bytes offset .. offset + n of this rank's copy, in either mode. BL_ERR_STATE: it holds none. */
+bl_status bl_store_read_expert(const bl_store *store, int layer, int expert, size_t offset,
+                               void *out, size_t n, bl_error *err);
+
 /* Writable buffer of one of this rank's slots (global slot number), for loading at start. NULL for
- * a slot of another rank. */
+ * a slot of another rank, and over tensors. */
 void *bl_store_slot(bl_store *store, int layer, int slot);
 
 /* ---- migration ----------------------------------------------------------------------------- */
@@ -74,7 +98,9 @@ typedef struct bl_arrival {
  * current epoch + 1; the layer still has displaced buffers; an expert has no buffer; an arrival is
  * not reserved, is given twice, or is for an expert that is here already or does not come here
  *   BL_ERR_SHAPE  `next` has other ranks, slots or experts than the map in force
- *   and what bl_layer_placement_check() says of `next`. */
+ *   and what bl_layer_placement_check() says of `next`.
+ * Over tensors a copy, or what recomputes, may also fail: then this layer must not be served any
+ * more. */
 bl_status bl_store_commit(bl_store *store, const bl_layer_placement *next,
                           const bl_arrival *arrivals, int n_arrivals, bl_error *err);
 /* Give the layer's displaced buffers back to the pool. Does nothing when there are none. */
