@@ -57,7 +57,7 @@ PLAN_OBJ  := $(filter-out $(BUILD)/planner/milp_glpk.o $(BUILD)/core/yaml.o $(BU
              $(call room,core topologies tracer planner)) $(BUILD)/gen/catalogue.o
 RANK_OBJ  := $(call room,core tracer runtime rebalancer)
 LIBRARIES := $(BUILD)/libballast-trace.a $(BUILD)/libballast.a $(BUILD)/libballast-plan.a \
-             $(BUILD)/libballast-trace.so $(BUILD)/libballast-plan.so
+             $(BUILD)/libballast-trace.so $(BUILD)/libballast-plan.so $(BUILD)/libballast.so
 
 TESTS   := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
 REPLAYS := $(patsubst tests/fuzz/%.c,$(BUILD)/tests/replay_%,$(wildcard tests/fuzz/fuzz_*.c))
@@ -153,6 +153,12 @@ $(BUILD)/libballast.a: $(RANK_OBJ) ; $(Q)rm -f $@; ar rcs $@ $^
 $(BUILD)/libballast-trace.so: $(TRACE_OBJ) tracer/exports.map
 	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -shared -Wl,--version-script=tracer/exports.map -o $@ $(TRACE_OBJ) -lrt \
 	      $(if $(CUDA),-Wl$(comma)--as-needed $(CUDA_LIBS) -lstdc++)
+# What an engine's calls need of the ranks' parts, and nothing else.
+EMBED_OBJ := $(filter $(BUILD)/rebalancer/embed%,$(RANK_OBJ))
+$(BUILD)/libballast.so: $(EMBED_OBJ) $(BUILD)/libballast.a rebalancer/exports.map
+	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -shared -Wl,--version-script=rebalancer/exports.map -o $@ $(EMBED_OBJ) \
+	      $(BUILD)/libballast.a -Wl,--as-needed -lucp -lucs -ljansson -lxxhash -lzstd -lrt -lm -pthread \
+	      $(if $(CUDA),$(CUDA_LIBS) -lstdc++)
 $(BUILD)/libballast-plan.so: $(PLAN_OBJ)
 	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -shared -o $@ $^ -lcsv -ljansson -lexpat -lzstd -lxxhash -lm -lrt
 

@@ -217,6 +217,10 @@ bl_status bl_agent_preview(const bl_agent *agent, const bl_placement *goal, bl_s
     if (st >= 0)
         st = bl_schedule_make(&now, any_lost(agent) ? &fitted : goal, agent->spares,
                               agent->distance, out, err);
+    if (st >= 0 && agent->options.form != 0) {
+        const uint64_t both[] = {out->hash, agent->options.form};
+        out->hash = bl_hash64(both, sizeof both);
+    }
     bl_placement_free(&fitted);
     free(now.layers); /* the layers themselves are the store's */
     return st;
@@ -521,18 +525,28 @@ static void drop_stream(bl_agent *agent, int i) {
 static int64_t send_piece(bl_agent *agent, int i, int64_t room) {
     stream *s = &agent->streams[i];
     const size_t bundle_bytes = bl_store_bundle_bytes(agent->store);
-    const unsigned char *bundle = bl_store_expert(agent->store, s->layer, s->expert);
-    if (bundle == NULL || !is_current(agent, s)) {
+    bl_error err = BL_ERROR_INIT;
+    if (!is_current(agent, s)) {
         drop_stream(agent, i);
         return 0;
     }
-    if (s->offset == 0)
-        bl_store_hash_expert(agent->store, s->layer, s->expert, &s->hash, NULL);
     size_t piece = bundle_bytes - s->offset;
     if (piece > PIECE_BYTES)
         piece = PIECE_BYTES;
     if (piece > (size_t)(room - BL_WIRE_CHUNK_BYTES))
         piece = (size_t)(room - BL_WIRE_CHUNK_BYTES);
+    bl_status st = BL_OK;
+    if (s->offset == 0)
+        st = bl_store_hash_expert(agent->store, s->layer, s->expert, &s->hash, &err);
+    if (st >= 0)
+        st = bl_store_read_expert(agent->store, s->layer, s->expert, s->offset,
+                                  agent->piece + BL_WIRE_CHUNK_BYTES, piece, &err);
+    if (st < 0) {
+        drop_stream(agent, i);
+        if (st != BL_ERR_STATE) /* else it left this rank, and nobody waits for it */
+            fail(agent, &err);
+        return 0;
+    }
     bl_wire_encode_chunk(&(bl_wire_chunk){.wave = s->wave,
                                           .move = s->move,
                                           .attempt = s->attempt,
@@ -540,7 +554,6 @@ static int64_t send_piece(bl_agent *agent, int i, int64_t room) {
                                           .offset = s->offset,
                                           .hash = s->hash},
                          agent->piece);
-    memcpy(agent->piece + BL_WIRE_CHUNK_BYTES, bundle + s->offset, piece);
     const int to = s->to;
     const int64_t bytes = (int64_t)piece + BL_WIRE_CHUNK_BYTES;
     s->offset += piece;
@@ -671,6 +684,11 @@ int64_t bl_agent_step_bytes(const bl_agent *agent) {
 
 void bl_agent_set_recovering(bl_agent *agent, bool recovering) {
     agent->recovering = recovering;
+}
+
+bool bl_agent_is_in_doubt(const bl_agent *agent) {
+    const bl_transaction *tx = &agent->tx;
+    return tx->state == BL_TX_HALTED ? tx->in_doubt : tx->state > BL_TX_VERIFIED_HERE;
 }
 
 const char *bl_agent_state(bl_agent *agent) {

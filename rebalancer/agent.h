@@ -46,9 +46,11 @@ typedef struct bl_agent_options {
     /* [n_ranks][n_ranks], row = source: cost of a byte, any unit; copies come from the nearest rank.
      * The same on all ranks, or no move starts. NULL: all are equally near. Copied. */
     const double *distance;
+    uint64_t
+        form; /* of the bundles (names, shapes, layouts): ranks with others start no move; 0: none */
 } bl_agent_options;
 
-#define BL_AGENT_OPTIONS_INIT ((bl_agent_options){(int64_t)4 << 20, BL_TX_OPTIONS_INIT, NULL})
+#define BL_AGENT_OPTIONS_INIT ((bl_agent_options){(int64_t)4 << 20, BL_TX_OPTIONS_INIT, NULL, 0})
 
 /* Takes what other ranks sent with bl_agent_tell(). */
 typedef void bl_agent_hear_fn(void *user, int from, const void *data, size_t bytes);
@@ -92,6 +94,10 @@ bool bl_agent_is_settled(const bl_agent *agent);
 
 /* BL_ERR_ABORTED with the reason when this rank must serve no further step. */
 bl_status bl_agent_check(const bl_agent *agent, bl_error *err);
+
+/* A wave was promised, or committed and not yet retired: were this rank cut off now, it could not know
+ * whether all others serve the same map. */
+bool bl_agent_is_in_doubt(const bl_agent *agent);
 
 /* While the rank recovers from a loss it agrees to no new move: its map is not the others' yet. */
 void bl_agent_set_recovering(bl_agent *agent, bool recovering);

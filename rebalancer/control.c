@@ -399,6 +399,10 @@ void bl_control_poll(bl_control *control, bl_agent *agent) {
         admit(control, now_s);
 }
 
+void bl_control_hold(bl_control *control, const char *why) {
+    control->epochs.held = why;
+}
+
 void bl_control_note_loss(bl_control *control, const bool *lost, int n_orphans) {
     json_t *ranks = json_array();
     if (control->cluster.journal == NULL) {

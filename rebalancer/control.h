@@ -74,6 +74,8 @@ bl_status bl_control_open(const char *path, const bl_control_cluster *cluster, b
                           bl_error *err);
 /* Ranks were lost and recovered from: for the journal. lost[n_ranks]. */
 void bl_control_note_loss(bl_control *control, const bool *lost, int n_orphans);
+/* Why no move may start for now, besides what operators want; static text, NULL: moves may start. */
+void bl_control_hold(bl_control *control, const char *why);
 /* Look at the clients; does not wait. */
 void bl_control_poll(bl_control *control, bl_agent *agent);
 /* Sends the last status, closes all connections and removes the socket. NULL is fine; the agent may
@@ -132,6 +134,7 @@ typedef struct bl_control_epochs {
     bl_control_who by;        /* who asked for it */
     bool drained;             /* no move starts */
     bl_control_who drained_by;
+    const char *held; /* why the ranks themselves start none; NULL: they do */
 } bl_control_epochs;
 
 /* Answer a request; a new reference, or NULL while a request that waits has to (may_wait). Status:

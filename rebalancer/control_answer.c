@@ -197,6 +197,8 @@ static bl_status start_move(bl_control_request *request, bl_schedule *schedule,
                        "the cluster is drained by process %lld of user %lld: no move starts before "
                        "ballast drain --release",
                        (long long)epochs->drained_by.pid, (long long)epochs->drained_by.uid);
+    if (epochs->held != NULL)
+        return bl_fail(err, BL_ERR_STATE, "no move can start now: %s", epochs->held);
     const bl_status st = record_begin(request, schedule, cluster, agent, err);
     if (st != BL_OK)
         return st;

@@ -107,6 +107,7 @@ void bl_tx_release(bl_transaction *tx, bl_tx_outcome outcome, const char *reason
 }
 
 void bl_tx_halt(bl_transaction *tx, const char *reason, bl_tx_actions *out) {
+    tx->in_doubt = tx->state > BL_TX_VERIFIED_HERE;
     tx->state = BL_TX_HALTED;
     tx->lead.phase = BL_TX_IDLE;
     tx->outcome = BL_TX_ABORTED;

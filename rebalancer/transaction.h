@@ -246,7 +246,8 @@ typedef struct bl_transaction {
     bl_tx_arrival arrivals[BL_WAVE_MAX_ARRIVALS];
     bl_tx_outcome outcome;
     char reason[BL_TX_REASON]; /* why it aborted or halted; "" otherwise */
-    uint64_t rejected;         /* messages that did not count */
+    bool in_doubt;     /* halted after a promise, before the wave was retired: maps may differ */
+    uint64_t rejected; /* messages that did not count */
     /* membership */
     bool lost[BL_TX_MAX_RANKS];
     int n_members, lowest_member; /* of the view; the living are fewer after a loss */

@@ -1,0 +1,57 @@
+/*
+ * embed_parts.h: what the files behind include/ballast_embed.h share: embed.c (life), embed_step.c
+ * (steps, drain and resume) and embed_agree.c (what ranks compare before they trust each other).
+ */
+#ifndef BL_REBALANCER_EMBED_PARTS_H
+#define BL_REBALANCER_EMBED_PARTS_H
+
+#include "ballast_embed.h"
+#include "rebalancer/control.h"
+#include "runtime/exchange.h"
+
+struct bl_embed {
+    bl_embed_options options; /* its strings are the following */
+    char *model, *rule, *rendezvous, *socket;
+    char meeting_point[256];
+    bl_ucx_options ucx;
+    int rank, n_ranks;
+    bl_error refused;       /* what bl_embed_add_layer() said first */
+    char error[1024];       /* text of the last failure */
+    bl_placement placement; /* layers declared so far, as they start */
+    bl_bundle *bundles;     /* [placement.n_layers] */
+    int **slots_of_rank;    /* [placement.n_layers][n_ranks] */
+    uint64_t *epochs;       /* [placement.n_layers] last seen */
+    size_t layers_capacity, bundles_capacity, slots_capacity;
+    int n_spares;
+    /* since bl_embed_start() */
+    bl_transport *transport;
+    bl_exchange exchange;
+    bl_store *store;
+    bl_agent *agent;
+    bl_control *control; /* on rank 0, when there is one */
+    uint64_t step, commits;
+    uint64_t max_step_ns;
+    bool is_started, is_drained;
+    bool is_off;  /* no more moves */
+    bool is_dead; /* and this rank must not serve */
+    char reason[BL_EMBED_REASON_BYTES];
+};
+
+/* One step of this rank; *layer_p is the layer that changed, or -1. */
+bl_status bl_embed_take_step(bl_embed *embed, int *layer_p, bl_error *err);
+
+/* Names, scopes, shapes and layouts of all that was declared, without where it lies: what must be the
+ * same on all ranks, except the contents of tensors that stay. */
+bl_status bl_embed_form(const bl_embed *embed, uint64_t *form, bl_error *err);
+
+/* Compare on rank 0 what all ranks have declared, and the contents of what must be the same everywhere;
+ * `mine` is what this rank refuses by itself. The same verdict on all ranks. */
+bl_status bl_embed_agree(bl_embed *embed, const bl_error *mine, bl_error *err);
+
+/* Compare the hashes of all copies of every expert. The same verdict on all ranks. */
+bl_status bl_embed_compare_copies(bl_embed *embed, bl_error *err);
+
+/* Keep the text of a failure and return its code. */
+int bl_embed_fail(bl_embed *embed, const bl_error *err);
+
+#endif
