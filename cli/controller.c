@@ -26,6 +26,7 @@ typedef struct controller {
     int n_history;
     /* the last move */
     int n_moves;
+    uint64_t own_move;   /* its number */
     bl_placement before; /* what was in force; no layers: there was no move */
     bl_policy_offer offer;
     int n_after; /* windows since, -1: told */
@@ -156,10 +157,10 @@ static bl_status make_plan(const controller *c, const bl_view *view, bl_plan *ou
 
 /* ---- moving ---------------------------------------------------------------------------------- */
 
-/* Apply and wait; *moved tells whether it came into force. A move that is refused or aborted is no
- * error of the controller. */
+/* Apply and wait; *moved tells whether it came into force, *copies how many that took. A move that is
+ * refused or aborted is no error of the controller. */
 static bl_status move(controller *c, uint64_t window, const bl_plan *plan,
-                      const bl_policy_offer *offer, bool *moved, bl_error *err) {
+                      const bl_policy_offer *offer, bool *moved, long long *copies, bl_error *err) {
     bl_error why = BL_ERROR_INIT;
     bl_progress silent = bl_progress_none();
     json_t *answer, *request = bl_view_request(plan, offer, false);
@@ -168,8 +169,12 @@ static bl_status move(controller *c, uint64_t window, const bl_plan *plan,
     bl_status st = bl_control_ask(&c->client, request, BL_OPERATOR_WAIT_S, &answer, &why);
     json_decref(request);
     if (st >= 0) {
-        if (json_integer_value(json_object_get(answer, "move")) > 0)
+        const json_int_t number = json_integer_value(json_object_get(answer, "move"));
+        *copies = json_integer_value(json_object_get(answer, "moves"));
+        if (number > 0) {
+            c->own_move = (uint64_t)number;
             st = bl_view_wait(&c->client, &silent, &answer, &why);
+        }
         json_decref(answer);
     }
     *moved = st >= 0;
@@ -201,8 +206,9 @@ static bl_status consider(controller *c, uint64_t window, bl_error *err) {
         if (decision.verdict == BL_POLICY_MOVE || !c->options->quiet)
             tell(c, window, "%s%s", decision.line, view.measured ? "" : " (cost assumed)");
         bool moved = false;
+        long long copies;
         if (decision.verdict == BL_POLICY_MOVE) {
-            st = move(c, window, &plan, &offer, &moved, err);
+            st = move(c, window, &plan, &offer, &moved, &copies, err);
             bl_policy_moved(&c->policy, &offer, moved, bl_now_s());
         }
         if (moved) {
@@ -225,16 +231,19 @@ static bl_status roll_back(controller *c, uint64_t window, bl_error *err) {
     bl_view view;
     bl_plan plan = {0};
     bool moved = false;
+    long long copies = 0;
     if (c->before.n_layers == 0)
         return BL_OK;
+    const uint64_t failed = c->own_move;
     BL_TRY(bl_view_look(&c->client, -1, false, &view, err));
     bl_status st = bl_plan_create(&view.model, &c->before, &plan, err);
     if (st >= 0) {
         plan.epoch = view.epoch + 1;
-        st = move(c, window, &plan, NULL, &moved, err);
+        st = move(c, window, &plan, NULL, &moved, &copies, err);
     }
     if (moved)
-        tell(c, window, "rolled back");
+        tell(c, window, "rolled back: %lld copies are where they were before move %llu", copies,
+             (unsigned long long)failed);
     bl_policy_rolled_back(&c->policy, bl_now_s());
     c->n_after = -1;
     bl_plan_free(&plan);
@@ -266,8 +275,14 @@ static bl_status take_window(controller *c, bl_view *view, bl_error *err) {
                                     .imbalance = w->imbalance,
                                     .rows_per_rank = rows,
                                     .n_ranks = n_living,
-                                    .moving = w->moving};
+                                    .moving = w->moving,
+                                    .step_s = w->step_s,
+                                    .tokens = (double)w->tokens / w->n_steps};
     c->seen = w->number;
+    if (c->n_moves > 0 && view->move != c->own_move) {
+        bl_policy_overtaken(&c->policy);
+        c->n_after = -1;
+    }
     tell_outcome(c, view);
     const bl_policy_decision decision = bl_policy_window(&c->policy, &in, bl_now_s());
     if (decision.verdict == BL_POLICY_ROLL_BACK || !c->options->quiet)

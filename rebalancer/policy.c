@@ -14,6 +14,8 @@
 #define FORGIVENESS 0.02
 /* Windows after a move over which its promise is judged. */
 #define WATCHED_WINDOWS 4
+/* Windows are compared in step time when their tokens per step differ by no more than this part. */
+#define SAME_TOKENS 0.25
 
 static bl_policy_decision decide(bl_policy_verdict verdict, const char *format, ...)
     BL_PRINTF(2, 3);
@@ -56,6 +58,33 @@ static void judge(bl_policy *p) {
     p->watching = false;
 }
 
+static void note_pace(bl_policy *p, const bl_policy_window_in *w) {
+    if (w->step_s > 0 && w->tokens > 0)
+        p->paces[p->n_paces++ % BL_POLICY_PACES] = (bl_policy_pace){w->step_s, w->tokens};
+}
+
+/* The longest steps before the move, with about as many tokens; 0 when fewer than two windows can
+ * tell. */
+static double slowest_before(const bl_policy *p, double tokens) {
+    double slowest = 0;
+    int n = 0;
+    for (uint64_t i = 0; i < p->n_paces && i < BL_POLICY_PACES; i++) {
+        if (fabs(p->paces[i].tokens - tokens) > SAME_TOKENS * tokens)
+            continue;
+        slowest = fmax(slowest, p->paces[i].step_s);
+        n++;
+    }
+    return n >= 2 ? slowest : 0;
+}
+
+/* Windows in a row with steps much longer than before. */
+static bool has_become_slow(bl_policy *p, const bl_policy_window_in *w) {
+    const double before_s = slowest_before(p, w->tokens);
+    const bool slow = before_s > 0 && w->step_s > before_s * (1 + p->options.slower);
+    p->n_slow = slow ? p->n_slow + 1 : 0;
+    return p->n_slow >= 2 * p->options.patience;
+}
+
 /* One window after a move; true when it has to be taken back. */
 static bool watch(bl_policy *p, const bl_policy_window_in *w, double noise) {
     p->realised += (w->imbalance - p->realised) / ++p->n_watched;
@@ -64,7 +93,9 @@ static bool watch(bl_policy *p, const bl_policy_window_in *w, double noise) {
     p->n_worse = worse ? p->n_worse + 1 : 0;
     if (p->n_worse >= p->options.patience)
         return true;
-    if (p->n_watched >= WATCHED_WINDOWS && p->n_worse == 0)
+    if (has_become_slow(p, w))
+        return true;
+    if (p->n_watched >= WATCHED_WINDOWS && p->n_worse == 0 && p->n_slow == 0)
         judge(p);
     return false;
 }
@@ -80,6 +111,18 @@ static void learn_dwell(bl_policy *p, double now_s) {
     p->has_moved = false;
 }
 
+static bl_policy_decision roll_back(const bl_policy *p, const bl_policy_window_in *w) {
+    if (p->n_worse >= p->options.patience)
+        return decide(BL_POLICY_ROLL_BACK,
+                      "roll back: imbalance %.3f for %d windows, predicted %.3f, before %.3f",
+                      w->imbalance, p->n_worse, p->predicted, p->before);
+    return decide(BL_POLICY_ROLL_BACK,
+                  "roll back: step time %.3g ms for %d windows, at most %.3g ms before; imbalance "
+                  "%.3f, predicted %.3f",
+                  w->step_s * 1e3, p->n_slow, slowest_before(p, w->tokens) * 1e3, w->imbalance,
+                  p->predicted);
+}
+
 bl_policy_decision bl_policy_window(bl_policy *p, const bl_policy_window_in *w, double now_s) {
     const bl_policy_options *o = &p->options;
     if (w->moving)
@@ -87,9 +130,9 @@ bl_policy_decision bl_policy_window(bl_policy *p, const bl_policy_window_in *w, 
     const double noise = bl_policy_noise(w->n_ranks, w->rows_per_rank);
     p->last_noise = noise;
     if (p->watching && watch(p, w, noise))
-        return decide(BL_POLICY_ROLL_BACK,
-                      "roll back: imbalance %.3f for %d windows, predicted %.3f, before %.3f",
-                      w->imbalance, p->n_worse, p->predicted, p->before);
+        return roll_back(p, w);
+    if (!p->watching)
+        note_pace(p, w);
     if (w->imbalance <= o->trigger + noise) {
         p->n_over = 0;
         p->over_s = 0;
@@ -149,8 +192,12 @@ void bl_policy_moved(bl_policy *p, const bl_policy_offer *offer, bool in_place, 
     p->has_moved = p->watching = in_place;
     p->before = offer->now;
     p->predicted = offer->after;
-    p->n_watched = p->n_worse = 0;
+    p->n_watched = p->n_worse = p->n_slow = 0;
     p->realised = 0;
+}
+
+void bl_policy_overtaken(bl_policy *p) {
+    p->watching = p->has_moved = false;
 }
 
 void bl_policy_rolled_back(bl_policy *p, double now_s) {

@@ -34,6 +34,11 @@
  *                  faster than a move pays for itself is left alone
  *     rate limit   `rest_s` between two moves
  *
+ * A move is taken back when windows after it show, `patience` of them in a row, an imbalance above the
+ * one before the move and by `worse` above the promised one; or, twice as many since clocks are noisier
+ * than counts, steps that take `slower` longer than the slowest of the windows before the move that had
+ * about as many tokens per step.
+ *
  * Time is in seconds on any clock that goes forward.
  */
 #ifndef BL_REBALANCER_POLICY_H
@@ -52,9 +57,10 @@ typedef struct bl_policy_options {
     double rest_s;   /* between two moves */
     double worse;    /* realised over predicted imbalance from which a move has failed: 0.15 */
     int patience;    /* windows in a row of that before it is taken back */
+    double slower;   /* step time over the longest before, from which a move has failed: 0.5 */
 } bl_policy_options;
 
-#define BL_POLICY_OPTIONS_INIT ((bl_policy_options){1.05, 2, 1.5, 600.0, 5.0, 0.15, 3})
+#define BL_POLICY_OPTIONS_INIT ((bl_policy_options){1.05, 2, 1.5, 600.0, 5.0, 0.15, 3, 0.5})
 
 /* One window of load, under the placement in force. */
 typedef struct bl_policy_window_in {
@@ -62,7 +68,8 @@ typedef struct bl_policy_window_in {
     double imbalance;     /* realised */
     double rows_per_rank; /* mean over ranks and layers: what the imbalance was measured on */
     int n_ranks;
-    bool moving; /* experts were on their way: says nothing about a placement */
+    bool moving;           /* experts were on their way: says nothing about a placement */
+    double step_s, tokens; /* of one step, means; 0: not known */
 } bl_policy_window_in;
 
 /* A plan that could be moved to. */
@@ -89,6 +96,13 @@ typedef struct bl_policy_decision {
     char line[BL_POLICY_LINE];
 } bl_policy_decision;
 
+/* How long steps took in one window. */
+typedef struct bl_policy_pace {
+    double step_s, tokens;
+} bl_policy_pace;
+
+#define BL_POLICY_PACES 8
+
 typedef struct bl_policy {
     bl_policy_options options;
     double trust;      /* 0 .. 1 */
@@ -99,8 +113,11 @@ typedef struct bl_policy {
     /* the last move */
     bool has_moved, watching;
     double moved_at_s, before, predicted;
-    int n_watched, n_worse;
+    int n_watched, n_worse, n_slow;
     double realised; /* mean since the move */
+    /* the latest windows that were not watched; [n % BL_POLICY_PACES] is the next to be replaced */
+    bl_policy_pace paces[BL_POLICY_PACES];
+    uint64_t n_paces;
 } bl_policy;
 
 void bl_policy_init(bl_policy *policy, const bl_policy_options *options);
@@ -111,6 +128,8 @@ bl_policy_decision bl_policy_weigh(bl_policy *policy, const bl_policy_offer *off
 
 /* A move that was decided has ended: in place or not. */
 void bl_policy_moved(bl_policy *policy, const bl_policy_offer *offer, bool in_place, double now_s);
+/* Somebody else has moved since: what comes now says nothing about the last move. */
+void bl_policy_overtaken(bl_policy *policy);
 /* The last move was taken back. */
 void bl_policy_rolled_back(bl_policy *policy, double now_s);
 

@@ -96,6 +96,51 @@ static void test_roll_back(void **state) {
     assert_true(p.trust < 0.6);
 }
 
+static void watch_steps(bl_policy *p, double before_s, double after_s, double tokens, int n,
+                        bl_policy_decision *last) {
+    const bl_policy_options o = BL_POLICY_OPTIONS_INIT;
+    const bl_policy_offer offer = {.now = 1.2, .after = 1.05, .moves = 3};
+    bl_policy_window_in w = {.seconds = 1, .imbalance = 1.04, .rows_per_rank = 1e6, .n_ranks = 4};
+    bl_policy_init(p, &o);
+    w.tokens = 100;
+    for (int i = 0; i < 3; i++) {
+        w.step_s = before_s * (1 + 0.1 * i);
+        bl_policy_window(p, &w, i);
+    }
+    bl_policy_moved(p, &offer, true, 3);
+    w.tokens = tokens;
+    w.step_s = after_s;
+    for (int i = 0; i < n; i++)
+        *last = bl_policy_window(p, &w, 4 + i);
+}
+
+/* Balanced, yet slow: copies may have gone across slow links. */
+static void test_roll_back_by_step_time(void **state) {
+    (void)state;
+    bl_policy p;
+    bl_policy_decision d;
+    watch_steps(&p, 0.010, 0.019, 110, 5, &d); /* 1.58 times the slowest, 12 ms */
+    assert_int_not_equal(d.verdict, BL_POLICY_ROLL_BACK);
+    watch_steps(&p, 0.010, 0.019, 110, 6, &d);
+    assert_int_equal(d.verdict, BL_POLICY_ROLL_BACK);
+    assert_string_equal(d.line, "roll back: step time 19 ms for 6 windows, at most 12 ms before; "
+                                "imbalance 1.040, predicted 1.050");
+    watch_steps(&p, 0.010, 0.0179, 110, 12, &d); /* 1.49 times */
+    assert_int_not_equal(d.verdict, BL_POLICY_ROLL_BACK);
+    watch_steps(&p, 0.010, 0.030, 200, 12, &d); /* twice the tokens: says nothing */
+    assert_int_not_equal(d.verdict, BL_POLICY_ROLL_BACK);
+    watch_steps(&p, 0.010, 0.030, 100, 2, &d);
+    bl_policy_overtaken(&p); /* another plan is in force */
+    const bl_policy_window_in w = {.seconds = 1,
+                                   .imbalance = 1.3,
+                                   .rows_per_rank = 1e6,
+                                   .n_ranks = 4,
+                                   .step_s = 0.03,
+                                   .tokens = 100};
+    for (int i = 0; i < 12; i++)
+        assert_int_not_equal(bl_policy_window(&p, &w, 10 + i).verdict, BL_POLICY_ROLL_BACK);
+}
+
 /* ---- sequences ------------------------------------------------------------------------------- */
 
 static double load[WINDOWS][EXPERTS];
@@ -250,6 +295,7 @@ int main(void) {
         cmocka_unit_test(test_a_move_that_does_not_pay),
         cmocka_unit_test(test_evidence_noise_and_rest),
         cmocka_unit_test(test_roll_back),
+        cmocka_unit_test(test_roll_back_by_step_time),
         cmocka_unit_test(test_steady_load_moves_once),
         cmocka_unit_test(test_bursts_are_left_alone),
         cmocka_unit_test(test_fast_swings_are_not_chased),

@@ -46,25 +46,29 @@ wait_for() { # TEXT FILE: within 30 s
 # and what moves promise comes true.
 
 prompts python 192
-prompts french 192
-topic_shift() {
-    "$ballast" run -n 4 --model $model --prompts "$work/prompts" --max-tokens 40 --batch 4 --slots 40 >"$work/still" 2>/dev/null &&
-        "$ballast" run -n 4 --model $model --prompts "$work/prompts" --max-tokens 40 --batch 4 --slots 40 \
+prompts french 288
+topic_shift() { # RANKS SLOTS BATCH
+    "$ballast" run -n "$1" --model $model --prompts "$work/prompts" --max-tokens 40 --batch "$3" --slots "$2" >"$work/still" 2>/dev/null &&
+        "$ballast" run -n "$1" --model $model --prompts "$work/prompts" --max-tokens 40 --batch "$3" --slots "$2" \
             --spares 2 --auto --socket "$socket" >"$work/moved" 2>"$work/auto.err"
 }
-check "run --auto serves through a topic shift" topic_shift
-sed 's/^/# /' "$work/auto.err"
-check "every token equals the run without moves" cmp "$work/still" "$work/moved"
-check "it moved for the first topic and for the second" [ "$(grep -c ': move: ' "$work/auto.err")" -ge 2 ]
-check "and did not swing" [ "$(grep -c ': move: ' "$work/auto.err")" -le 4 ]
 promise() { # realised within 5 % of predicted, both printed
     grep -oE 'realised [0-9.]+, predicted [0-9.]+ \([+-][0-9.]+ %\)' "$work/auto.err" >"$work/kept"
     [ -s "$work/kept" ] && awk -F'[(%]' '{ x = $2 < 0 ? -$2 : $2; if (x > 5) bad = 1 } END { exit bad }' "$work/kept"
 }
-check "the realised imbalance is within 5 % of the predicted one" promise
 better() { awk '/realised/ { for (i = 1; i < NF; i++) { if ($i == "realised") r = $(i + 1) + 0; if ($i == "before") b = $(i + 1) + 0 }
     if (r >= b) bad = 1 } END { exit bad }' "$work/auto.err"; }
-check "and below the one before the move" better
+follows() { # RANKS SLOTS BATCH
+    check "$1 ranks: run --auto serves through a topic shift" topic_shift "$@"
+    sed 's/^/# /' "$work/auto.err"
+    check "every token equals the run without moves" cmp "$work/still" "$work/moved"
+    check "it moved for the first topic and for the second" [ "$(grep -c ': move: ' "$work/auto.err")" -ge 2 ]
+    check "and did not swing" [ "$(grep -c ': move: ' "$work/auto.err")" -le 4 ]
+    check "the realised imbalance is within 5 % of the predicted one" promise
+    check "and below the one before the move" better
+}
+follows 4 40 4
+follows 8 64 2
 
 # ---- from outside, with a journal -----------------------------------------------------------------
 
