@@ -7,12 +7,14 @@
 #include "core/progress.h"
 #include "tracer/pack.h"
 #include "tracer/recorder.h"
+#include "tracer/ring.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #define LOOK_EVERY_S 0.25 /* for new rings */
 #define LOG_EVERY_S 60.0  /* where nobody looks on */
@@ -79,7 +81,8 @@ static const bl_opt OPTIONS[] = {
      .metavar = "N",
      .min = 1,
      .max = 1e6,
-     .help = "keep the newest N closed files of each rank; default: all"},
+     .help = "keep the newest N closed files of each rank, beside the one that is being written; "
+             "default: all"},
     {.name = "fsync",
      .type = BL_OPT_CHOICE,
      .offset = offsetof(record_options, fsync),
@@ -121,6 +124,10 @@ static const bl_opt OPTIONS[] = {
      .help = "answer in JSON"},
     {0}};
 
+static bool is_digit(char c) {
+    return c >= '0' && c <= '9';
+}
+
 static void nap(void) {
     const struct timespec pause = {0, 2000000};
     nanosleep(&pause, NULL);
@@ -131,8 +138,11 @@ static bl_status parse_control(const record_options *o, uint64_t *control, bl_er
     unsigned every = 1, burst = 1;
     int end = 0;
     if (o->sample != NULL) {
-        const int got = sscanf(o->sample, "1/%9u%n:%7u%n", &every, &end, &burst, &end);
-        if (got < 1 || o->sample[end] != '\0' || every < 1 || burst < 1 || burst > 0xffffff)
+        const int got = sscanf(o->sample, "1/%9u%n:%8u%n", &every, &end, &burst, &end);
+        const char *colon = strchr(o->sample, ':'); /* %u would take a sign and blanks */
+        if (got < 1 || o->sample[end] != '\0' || !is_digit(o->sample[2]) ||
+            (colon != NULL && !is_digit(colon[1])) || every < 1 || burst < 1 ||
+            burst > BL_CONTROL_MAX_BURST)
             return bl_fail(err, BL_ERR_USAGE,
                            "--sample is 1/N or 1/N:B, like 1/100 or 1/100:8, not \"%s\"",
                            o->sample);
@@ -141,25 +151,34 @@ static bl_status parse_control(const record_options *o, uint64_t *control, bl_er
     return BL_OK;
 }
 
-static bl_status attach(const record_options *options, bl_recorder *recorder, bl_error *err) {
+static bl_status attach(const record_options *options, bl_recorder *recorder,
+                        bl_record_passed *passed, bl_error *err) {
     const double until = bl_now_s() + options->wait_s;
     int n = 0;
     for (;;) {
         bl_error why = BL_ERROR_INIT;
-        bl_status st = bl_record_attach(recorder, &options->rings, false, &n, &why);
+        bl_status st = bl_record_attach(recorder, &options->rings, false, &n, passed, &why);
         if (st == BL_OK && n > 0)
             return BL_OK;
-        if (bl_recorder_has_earlier(recorder))
+        const bool seen = passed->first.text[0] != '\0';
+        if (!seen && st != BL_ERR_MODEL && bl_recorder_has_earlier(recorder))
             return bl_fail_at(
                 err, BL_ERR_STATE, bl_at(options->out),
                 "an earlier recording is there; name another directory, move it away or --append "
                 "to it");
         if (st == BL_OK)
-            st = bl_fail(&why, BL_ERR_STATE, "no ring to record from: is an engine tracing?");
+            st = bl_fail(&why, BL_ERR_STATE, "no ring to record from: %s",
+                         seen ? passed->first.text : "is an engine tracing?");
         if (st != BL_ERR_STATE || (bl_now_s() >= until && !options->follow) || bl_interrupted())
-            return bl_fail(err, st, "%s", why.text);
+            return bl_fail_at(err, st, bl_at(why.file[0] != '\0' ? why.file : NULL), "%s",
+                              why.text);
         nap();
     }
+}
+
+/* Per second. What a full disk did not take is counted back. */
+static double rate(uint64_t now, uint64_t before, double span) {
+    return now > before ? (double)(now - before) / span : 0.0;
 }
 
 /* What came since the last line: once a second on a terminal; in a log once a minute, and at once when
@@ -171,22 +190,25 @@ static void show(bl_progress *progress, bl_recorder *recorder, bl_recorder_total
     if (span < 1.0)
         return;
     bl_recorder_read_totals(recorder, &t);
-    const bool news = t.dropped != last->dropped || t.n_held != last->n_held;
+    const bool news =
+        t.dropped != last->dropped || t.n_held != last->n_held || t.removed != last->removed;
     if (!progress->on_terminal && !news && span < LOG_EVERY_S)
         return;
     bl_progress_line(
         progress,
         "%d rings, %.0f records/s, %.2f M ids/s, %.2f MB/s, fullest ring %.0f %%, %llu "
-        "dropped, %llu files%s%s",
-        t.n_open, (double)(t.written - last->written) / span,
-        (double)(t.ids - last->ids) / span * 1e-6, (double)(t.bytes - last->bytes) / span * 1e-6,
-        t.fullest * 100, (unsigned long long)t.dropped, (unsigned long long)t.files,
+        "dropped, %llu files%s%s%s",
+        t.n_open, rate(t.written, last->written, span), rate(t.ids, last->ids, span) * 1e-6,
+        rate(t.bytes, last->bytes, span) * 1e-6, t.fullest * 100, (unsigned long long)t.dropped,
+        (unsigned long long)t.files,
+        t.removed > last->removed ? ", FILES WERE REMOVED while they were written" : "",
         t.n_held > 0 ? ", NOT WRITING: " : "", t.n_held > 0 ? t.why_held : "");
     *last = t;
     *last_s = now;
 }
 
-static bl_status drain(const record_options *options, bl_recorder *recorder, bl_error *err) {
+static bl_status drain(const record_options *options, bl_recorder *recorder,
+                       bl_record_passed *passed, bl_error *err) {
     bl_progress progress = bl_progress_stderr();
     bl_recorder_totals last = {0};
     double last_s = bl_now_s(), looked_s = last_s, moving_s = last_s;
@@ -202,7 +224,7 @@ static bl_status drain(const record_options *options, bl_recorder *recorder, bl_
             bl_recorder_is_over(recorder) || (stuck && bl_now_s() - moving_s >= options->wait_s);
         if (st == BL_OK && (over || bl_now_s() - looked_s > LOOK_EVERY_S)) {
             int more = 0;
-            st = bl_record_attach(recorder, &options->rings, true, &more, err);
+            st = bl_record_attach(recorder, &options->rings, true, &more, passed, err);
             looked_s = bl_now_s();
             if (over && more == 0 && !options->follow)
                 break;
@@ -226,6 +248,11 @@ static bl_status report(const record_options *options, const bl_recorder_totals 
     if (t->rejected > 0)
         fprintf(stderr, "ballast record: %llu records rejected, the first: %s\n",
                 (unsigned long long)t->rejected, t->why_rejected);
+    if (t->removed > 0)
+        fprintf(stderr,
+                "ballast record: %llu files were removed while they were written, and what they "
+                "held with them\n",
+                (unsigned long long)t->removed);
     if (!options->json) {
         fprintf(stderr,
                 "ballast record: %s: %llu records, %llu dropped, %llu skipped, %llu files\n",
@@ -234,11 +261,12 @@ static bl_status report(const record_options *options, const bl_recorder_totals 
         return BL_OK;
     }
     json_t *root =
-        json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "directory", options->out,
-                  "pushed", (json_int_t)t->pushed, "written", (json_int_t)t->written, "dropped",
-                  (json_int_t)t->dropped, "rejected", (json_int_t)t->rejected, "skipped",
+        json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "directory",
+                  options->out, "pushed", (json_int_t)t->pushed, "written", (json_int_t)t->written,
+                  "dropped", (json_int_t)t->dropped, "rejected", (json_int_t)t->rejected, "skipped",
                   (json_int_t)t->skipped, "earlier", (json_int_t)t->earlier, "ids",
-                  (json_int_t)t->ids, "bytes", (json_int_t)t->bytes, "files", (json_int_t)t->files);
+                  (json_int_t)t->ids, "bytes", (json_int_t)t->bytes, "files", (json_int_t)t->files,
+                  "removed", (json_int_t)t->removed);
     return print_json(root, err);
 }
 
@@ -247,9 +275,10 @@ static bl_status record(const record_options *options, const bl_recorder_options
     bl_recorder *recorder = NULL;
     bl_recorder_totals totals;
     BL_TRY(bl_recorder_open(how, &recorder, err));
-    bl_status st = attach(options, recorder, err);
+    bl_record_passed passed = {.n = 0};
+    bl_status st = attach(options, recorder, &passed, err);
     if (st == BL_OK)
-        st = drain(options, recorder, err);
+        st = drain(options, recorder, &passed, err);
     if (st < 0) {
         bl_recorder_abandon(recorder);
         return st;
@@ -271,20 +300,43 @@ static bl_status set_only(const record_options *options, uint64_t control, bl_er
     return BL_OK;
 }
 
+static bl_status check_usage(const record_options *o, bl_error *err) {
+    if (o->live != NULL && !bl_ring_name_is_valid(o->live))
+        return bl_fail(err, BL_ERR_USAGE,
+                       "--live wants 1 to %d letters, digits, '.', '_' or '-', not \"%.80s\"",
+                       BL_RING_NAME_MAX, o->live);
+    if (o->set_only && o->sample == NULL && !o->counts)
+        return bl_fail(err, BL_ERR_USAGE, "--set-only sets --sample or --counts: name one");
+    if (o->set_only && o->out != NULL)
+        return bl_fail(err, BL_ERR_USAGE, "--set-only records nothing: leave out --output");
+    if (!o->set_only && (o->out == NULL || o->out[0] == '\0'))
+        return bl_fail(err, BL_ERR_USAGE, "missing option --output DIR");
+    return BL_OK;
+}
+
+static bl_status make_directory(const char *path, bool *made, bl_error *err) {
+    struct stat info;
+    *made = mkdir(path, 0777) == 0;
+    if (*made)
+        return BL_OK;
+    if (errno != EEXIST)
+        return bl_fail_at(err, BL_ERR_IO, bl_at(path), "cannot make the directory: %s",
+                          strerror(errno));
+    if (stat(path, &info) != 0 || !S_ISDIR(info.st_mode))
+        return bl_fail_at(err, BL_ERR_IO, bl_at(path), "is no directory");
+    return BL_OK;
+}
+
 static bl_status run(void *user, int n_args, char **args, bl_error *err) {
     const record_options *options = user;
     bl_recorder_options how = BL_RECORDER_OPTIONS_INIT;
     (void)n_args;
     (void)args;
     BL_TRY(parse_control(options, &how.control, err));
+    BL_TRY(check_usage(options, err));
     if (options->set_only)
         return set_only(options, how.control, err);
-    if (options->out == NULL)
-        return bl_fail(err, BL_ERR_USAGE, "missing option --output DIR");
     bl_interrupts_install();
-    if (mkdir(options->out, 0777) != 0 && errno != EEXIST)
-        return bl_fail_at(err, BL_ERR_IO, bl_at(options->out), "cannot make the directory: %s",
-                          strerror(errno));
     how.directory = options->out;
     how.append = options->append;
     how.sets = options->sets;
@@ -295,7 +347,12 @@ static bl_status run(void *user, int n_args, char **args, bl_error *err) {
     how.min_free_bytes = options->min_free;
     how.live = options->live;
     how.set_control = options->sample != NULL || options->counts;
-    return record(options, &how, err);
+    bool made;
+    BL_TRY(make_directory(options->out, &made, err));
+    const bl_status st = record(options, &how, err);
+    if (st < 0 && made)
+        rmdir(options->out); /* if nothing is in it */
+    return st;
 }
 
 const bl_verb bl_verb_record = {

@@ -33,7 +33,7 @@
  * Threads. One thread at a time uses a tracer; it need not always be the same one, as long as the
  * engine orders their calls. bl_trace_read_counters() may be called from any thread at any time
  * before bl_trace_close(). Tracers are independent of each other. A forked child may only close a
- * tracer, which then lives on in the parent.
+ * tracer, which then lives on in the parent; it cannot begin a step or set a map (BL_ERR_STATE).
  *
  * Versions. Structs begin with their size, which the _INIT macros fill in: an engine built against
  * an older header goes on working, with the defaults for what it does not know.
@@ -77,20 +77,20 @@ typedef struct bl_tracer bl_tracer;
 
 typedef struct bl_trace_options {
     size_t size;       /* sizeof(bl_trace_options): lets later versions add fields behind */
-    const char *model; /* name for the trace file, at most 127 bytes */
+    const char *model; /* name for the trace file: at most 127 bytes of UTF-8, no control characters */
     int n_experts;     /* routed experts per MoE layer, 1 .. 65536 */
     int top_k;         /* ids per token row, 1 .. 1024 */
     const int *layers; /* [n_layers] decoder-layer ids of the MoE layers, ascending */
     int n_layers;      /* 1 .. 4096 */
-    int rank, n_ranks; /* this rank among those that trace together */
-    uint32_t run;      /* distinguishes restarts of one service; 0 is fine */
+    int rank, n_ranks; /* this rank among those that trace together, at most 65536 */
+    uint32_t run;      /* distinguishes restarts of one service, below 2^31; 0 is fine */
     size_t ring_bytes; /* 0: 64 MiB. A step that does not fit into it is always dropped */
     /* since 0.2 */
     int source_domain;     /* node or host this rank's tokens come from; -1: not told */
     unsigned flags;        /* BL_TRACE_... */
     uint64_t epoch;        /* of all layers' maps at the start; changed by bl_trace_set_map() */
     unsigned sample_every; /* begin with 1 of so many steps; 0 or 1: all */
-    unsigned sample_burst; /* kept in runs of so many steps; 0: 1 */
+    unsigned sample_burst; /* kept in runs of so many steps, below 2^24; 0: 1 */
 } bl_trace_options;
 
 #define BL_TRACE_OPTIONS_INIT \
@@ -111,12 +111,12 @@ typedef struct bl_trace_counters {
  * Its memory is reserved here: BL_ERR_NOMEM when /dev/shm is too small. */
 int bl_trace_open(const char *name, const bl_trace_options *options, bl_tracer **tracer_p);
 
-/* Steps are numbered upwards. Ranks that run one step together give it the same number: sampling
+/* Steps are numbered upwards, below 2^64 - 1; a number that comes again adds to its step. Ranks that run one step together give it the same number: sampling
  * then keeps the same steps on all of them. */
 int bl_trace_step_begin(bl_tracer *tracer, uint64_t step, int phase, unsigned flags);
 
 /* The ids of one layer in this step: n_tokens rows of top_k ids, each a signed integer of id_bytes
- * (1 as uint8_t, 2, 4 or 8), rows row_bytes apart. Several pushes for one layer add up
+ * (1 as uint8_t, 2, 4 or 8), rows row_bytes apart (below 2^32). Several pushes for one layer add up
  * (micro-batches). n_tokens may be 0. Never blocks, allocates or calls the system. */
 int bl_trace_push(bl_tracer *tracer, int layer, const void *ids, int id_bytes, size_t n_tokens,
                   size_t row_bytes);

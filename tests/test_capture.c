@@ -458,6 +458,107 @@ static void a_forked_child_closes(void **state) {
     assert_end(stream);
 }
 
+/* Forked within a step: what the child may not do is refused, and its close leaves the parent's step and
+ * counters alone. */
+static void a_child_forked_within_a_step(void **state) {
+    (void)state;
+    const bl_trace_options options = options_for(4, 0);
+    bl_tracer *tracer = open_tracer("forkstep", &options);
+    bl_recorder *recorder = open_recorder("forkstep", "forkstep.blt");
+    bl_trace_step_begin(tracer, 0, BL_PHASE_DECODE, 0);
+    assert_int_equal(bl_trace_push(tracer, 3, golden, 4, 4, 8), BL_OK);
+    const pid_t child = fork();
+    if (child == 0) {
+        const bl_trace_map map = BL_TRACE_MAP_INIT;
+        const int refused = bl_trace_step_begin(tracer, 1, BL_PHASE_DECODE, 0) == BL_ERR_STATE &&
+                            bl_trace_set_map(tracer, &map) == BL_ERR_STATE;
+        bl_trace_close(tracer);
+        _exit(!refused);
+    }
+    int how = 1;
+    assert_int_equal(waitpid(child, &how, 0), child);
+    assert_int_equal(how, 0);
+    bl_trace_counters counters;
+    assert_int_equal(bl_trace_read_counters(tracer, &counters), BL_OK);
+    assert_int_equal(counters.pushed, 0); /* the child has ended no step */
+    assert_int_equal(bl_trace_push(tracer, 7, golden, 4, 4, 8), BL_OK);
+    assert_int_equal(bl_trace_step_end(tracer), BL_OK);
+    bl_recorder_totals totals;
+    bl_stream *stream = finish(tracer, recorder, "forkstep.blt", &totals);
+    assert_int_equal(totals.pushed, 2);
+    assert_int_equal(totals.written, 2);
+    assert_int_equal(next(stream).layer, 3);
+    assert_int_equal(next(stream).layer, 7);
+    assert_end(stream);
+}
+
+/* A child that outlives an engine's fork (a server that puts itself into the background) traces no more. */
+static void a_child_cannot_go_on(void **state) {
+    (void)state;
+    const bl_trace_options options = options_for(4, 0);
+    bl_tracer *tracer = open_tracer("forkgo", &options);
+    const pid_t child = fork();
+    if (child == 0)
+        _exit(bl_trace_step_begin(tracer, 0, BL_PHASE_DECODE, 0) != BL_ERR_STATE);
+    int how = 1;
+    assert_int_equal(waitpid(child, &how, 0), child);
+    assert_int_equal(how, 0);
+    assert_int_equal(bl_trace_step_begin(tracer, 0, BL_PHASE_DECODE, 0), BL_OK);
+    bl_trace_close(tracer);
+}
+
+/* What would end the recording of a whole host, or overflow, is refused by the call that says it. */
+static void options_out_of_range(void **state) {
+    (void)state;
+    char longest[129];
+    memset(longest, 'm', sizeof longest);
+    longest[128] = '\0';
+    const char *const refused[] = {longest,    "a\nb",     "\x7f",         "\xff",
+                                   "\xc0\x80", "\xe2\x82", "\xed\xa0\x80", "\xf4\x90\x80\x80"};
+    bl_tracer *tracer = NULL;
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        bl_trace_options options = options_for(4, 0);
+        options.model = refused[i];
+        assert_int_equal(bl_trace_open(ring_name("range"), &options, &tracer), BL_ERR_RANGE);
+    }
+    const char *const fine[] = {"", longest + 1, "mod\xc3\xa8le \xe2\x82\xac \xf0\x9f\x90\x8b"};
+    for (size_t i = 0; i < sizeof fine / sizeof *fine; i++) {
+        bl_trace_options options = options_for(4, 0);
+        options.model = fine[i];
+        assert_int_equal(bl_trace_open(ring_name("range"), &options, &tracer), BL_OK);
+        bl_trace_close(tracer);
+    }
+    bl_trace_options wrong[4];
+    for (int i = 0; i < 4; i++)
+        wrong[i] = options_for(4, 0);
+    wrong[0].n_ranks = 65537;
+    wrong[1].source_domain = -2;
+    wrong[2].run = UINT32_MAX;
+    wrong[3].sample_burst = 1u << 24;
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(bl_trace_open(ring_name("range"), &wrong[i], &tracer), BL_ERR_RANGE);
+}
+
+static void arguments_out_of_range(void **state) {
+    (void)state;
+    const bl_trace_options options = options_for(4, 0);
+    bl_tracer *tracer = open_tracer("args", &options);
+    assert_int_equal(bl_trace_read_counters(tracer, NULL), BL_ERR_USAGE);
+    assert_int_equal(bl_trace_read_counters(NULL, NULL), BL_ERR_USAGE);
+    assert_int_equal(bl_trace_step_begin(tracer, UINT64_MAX, BL_PHASE_DECODE, 0), BL_ERR_RANGE);
+    assert_int_equal(bl_trace_step_begin(tracer, UINT64_MAX - 1, BL_PHASE_DECODE, 0), BL_OK);
+    assert_int_equal(bl_trace_push(tracer, 3, golden, 4, 2, SIZE_MAX), BL_ERR_RANGE);
+    assert_int_equal(bl_trace_push(tracer, 3, golden, 4, SIZE_MAX, 8), BL_ERR_RANGE);
+    bl_trace_rows rows = BL_TRACE_ROWS_INIT;
+    rows.ids = rows.weights = golden;
+    rows.n_tokens = 2;
+    rows.row_bytes = 8;
+    rows.weight_row_bytes = SIZE_MAX - 3;
+    assert_int_equal(bl_trace_push_rows(tracer, 3, &rows), BL_ERR_RANGE);
+    assert_int_equal(bl_trace_step_end(tracer), BL_OK);
+    bl_trace_close(tracer);
+}
+
 /* Where every drop was: rank 0, layers 3 and 7, steps 2 to 5 and 8. */
 static void every_drop_has_its_place(void **state) {
     (void)state;
@@ -558,6 +659,10 @@ int main(void) {
         cmocka_unit_test(modes_are_switched_while_it_runs),
         cmocka_unit_test(structs_of_other_versions),
         cmocka_unit_test(a_forked_child_closes),
+        cmocka_unit_test(a_child_forked_within_a_step),
+        cmocka_unit_test(a_child_cannot_go_on),
+        cmocka_unit_test(options_out_of_range),
+        cmocka_unit_test(arguments_out_of_range),
         cmocka_unit_test(every_drop_has_its_place),
         cmocka_unit_test(counters_from_another_thread),
         cmocka_unit_test(nothing_happens_without_a_tracer),

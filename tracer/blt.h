@@ -101,6 +101,9 @@ bl_status bl_blt_flush(bl_blt_writer *writer, bl_error *err);
 uint64_t bl_blt_bytes(const bl_blt_writer *writer);
 size_t bl_blt_buffered(const bl_blt_writer *writer);
 
+/* The file has no name any more: somebody removed it, and what is written vanishes with us. */
+bool bl_blt_is_removed(const bl_blt_writer *writer);
+
 /* Make what was flushed survive a loss of power. */
 bl_status bl_blt_sync(bl_blt_writer *writer, bl_error *err);
 

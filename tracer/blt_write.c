@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <zstd.h>
 
@@ -268,6 +269,12 @@ uint64_t bl_blt_bytes(const bl_blt_writer *w) {
 
 size_t bl_blt_buffered(const bl_blt_writer *w) {
     return w->raw_bytes;
+}
+
+bool bl_blt_is_removed(const bl_blt_writer *w) {
+    struct stat info;
+    return w->live && fstat(fileno(w->file.stream), &info) == 0 && S_ISREG(info.st_mode) &&
+           info.st_nlink == 0;
 }
 
 bl_status bl_blt_sync(bl_blt_writer *w, bl_error *err) {

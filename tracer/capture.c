@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define MAX_SLOTS (1 << 20) /* of one layer's map */
 
@@ -22,6 +23,9 @@ static bl_status take_options(const bl_trace_options *given, bl_trace_options *o
     if (o->model == NULL || o->layers == NULL)
         return BL_ERR_USAGE;
     const unsigned known = BL_TRACE_PHYSICAL | BL_TRACE_TIMES | BL_TRACE_COUNTS;
+    if (!bl_ring_model_is_valid(o->model) || o->n_ranks > BL_RING_MAX_RANKS ||
+        o->source_domain < -1 || o->run > INT32_MAX || o->sample_burst > BL_CONTROL_MAX_BURST)
+        return BL_ERR_RANGE;
     if (o->n_experts < 1 || o->n_experts > 65536 || o->top_k < 1 || o->top_k > 1024 ||
         o->top_k > o->n_experts || o->n_layers < 1 || o->n_layers > BL_RING_MAX_LAYERS ||
         o->rank < 0 || o->n_ranks < 1 || o->rank >= o->n_ranks || (o->flags & ~known) != 0)
@@ -97,6 +101,7 @@ int bl_trace_open(const char *name, const bl_trace_options *options, bl_tracer *
         tracer_free(t);
         return st;
     }
+    t->owner = getpid();
     t->pushed = t->dropped = BL_PACK_LOAD(&t->ring.memory->counters.pushed); /* of a ring before */
     const int mode = o.flags & BL_TRACE_COUNTS ? BL_MODE_COUNTS : BL_MODE_IDS;
     BL_PACK_STORE(&t->ring.memory->control, bl_control_word(o.sample_every, o.sample_burst, mode));
@@ -161,7 +166,7 @@ static void fill_map(const bl_trace_map *map, uint32_t bytes, unsigned char *out
 int bl_trace_set_map(bl_tracer *t, const bl_trace_map *map) {
     if (t == NULL)
         return BL_OK;
-    if (t->in_step || t->cuda != NULL)
+    if (t->in_step || t->cuda != NULL || t->owner != getpid())
         return BL_ERR_STATE;
     BL_TRY(check_map(t, map));
     const int l = bl_capture_layer_index(t, map->layer);
@@ -235,9 +240,9 @@ static void prepare_counts(bl_tracer *t) {
 int bl_trace_step_begin(bl_tracer *t, uint64_t step, int phase, unsigned flags) {
     if (t == NULL)
         return BL_OK;
-    if (t->in_step || t->cuda != NULL)
+    if (t->in_step || t->cuda != NULL || t->owner != getpid())
         return BL_ERR_STATE;
-    if (phase < 0 || phase >= BL_N_PHASES || (flags & ~BL_STEP_DUMMY) != 0)
+    if (step == UINT64_MAX || phase < 0 || phase >= BL_N_PHASES || (flags & ~BL_STEP_DUMMY) != 0)
         return BL_ERR_RANGE;
     const uint64_t control = BL_PACK_LOAD(&t->ring.memory->control);
     t->in_step = true;
@@ -317,6 +322,8 @@ int bl_trace_step_end(bl_tracer *t) {
 }
 
 int bl_trace_read_counters(const bl_tracer *t, bl_trace_counters *counters) {
+    if (counters == NULL)
+        return BL_ERR_USAGE;
     *counters = (bl_trace_counters){0};
     if (t == NULL)
         return BL_OK;
@@ -331,9 +338,9 @@ int bl_trace_read_counters(const bl_tracer *t, bl_trace_counters *counters) {
 void bl_trace_close(bl_tracer *t) {
     if (t == NULL)
         return;
-    if (t->cuda != NULL)
+    if (t->cuda != NULL && t->owner == getpid())
         bl_trace_cuda_close(t);
-    if (t->in_step) { /* a step that never ended is not kept */
+    if (t->in_step && t->owner == getpid()) { /* a step that never ended is not kept */
         t->counting = false;
         t->overflowed = true;
         bl_trace_step_end(t);

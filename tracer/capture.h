@@ -47,7 +47,8 @@ struct bl_tracer {
     uint32_t flags; /* BL_ENTRY_DUMMY */
     uint64_t step_records;
     uint64_t pushed, kept, dropped, skipped;
-    void *cuda; /* capture_cuda's */
+    pid_t owner; /* the process that opened it, not a child of it */
+    void *cuda;  /* capture_cuda's */
 };
 
 /* Index of a layer, or -1. */

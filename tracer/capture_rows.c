@@ -278,7 +278,8 @@ void bl_capture_write_counts(bl_tracer *t) {
 /* ---- the calls ----------------------------------------------------------------------------- */
 
 static bl_status check_rows(const bl_trace_rows *rows, size_t k) {
-    if (rows->n_tokens > UINT32_MAX / 4 / k)
+    if (rows->n_tokens > UINT32_MAX / 4 / k || rows->row_bytes > UINT32_MAX ||
+        rows->weight_row_bytes > UINT32_MAX) /* so that no product of the two overflows */
         return BL_ERR_RANGE;
     if ((rows->id_bytes != 1 && rows->id_bytes != 2 && rows->id_bytes != 4 && rows->id_bytes != 8))
         return BL_ERR_USAGE;

@@ -143,6 +143,7 @@ BL_PACK_FN uint64_t bl_pack_round_up(uint64_t bytes) {
  * begins: bits 0..31 n of "1 of n", 32..55 steps in a row (a burst), 56..63 the mode. Every rank
  * decides by the step's number alone, so all ranks keep the same steps. */
 enum { BL_MODE_IDS = 0, BL_MODE_COUNTS = 1 };
+#define BL_CONTROL_MAX_BURST 0xffffffu
 
 BL_PACK_FN uint64_t bl_control_word(uint32_t every, uint32_t burst, int mode) {
     return (uint64_t)(uint8_t)mode << 56 | (uint64_t)(burst & 0xffffffu) << 32 | every;

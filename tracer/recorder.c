@@ -18,6 +18,8 @@
 #include <string.h>
 #include <unistd.h>
 
+_Static_assert(BL_RING_MAX_RANKS == BL_MAX_RANKS, "a ring has as many ranks as a trace may");
+
 #define COMMIT_EVERY_S 1.0
 #define LOOK_EVERY_S 0.1 /* at whether processes are alive */
 #define COMMIT_SHARE 4   /* of a ring: so much is read ahead at most, but for one step */
@@ -252,6 +254,8 @@ static bl_status adopt(bl_recorder *r, source *src, const bl_ring_shape *shape, 
         st = bl_fail_at(err, BL_ERR_STATE, bl_at(r->options.directory),
                         "an earlier recording is there; name another directory, move it away or "
                         "--append to it");
+    if (st == BL_OK && r->has_earlier && r->n_lanes == 0)
+        st = bl_lane_check_earlier(r->directory, &info, err);
     if (st == BL_OK)
         st = BL_CALLOC(src->layers, shape->n_layers, err);
     if (st == BL_OK)
@@ -652,6 +656,7 @@ void bl_recorder_read_totals(const bl_recorder *r, bl_recorder_totals *totals) {
         if (lane->why[0] != '\0' && (lane->held || t.why_held[0] == '\0'))
             memcpy(t.why_held, lane->why, sizeof t.why_held);
         t.n_held += lane->held;
+        t.removed += lane->n_removed;
         t.bytes += lane->bytes + (lane->writer != NULL ? bl_blt_bytes(lane->writer) : 0);
         t.files += lane->n_parts + (lane->writer != NULL);
     }

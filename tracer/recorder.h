@@ -50,7 +50,7 @@ typedef struct bl_recorder_options {
     bool sets;             /* rows as sets: which experts, not in which order (tracer/blt.h) */
     int64_t rotate_bytes;  /* close a part that is at least so large; 0: never */
     double rotate_s;       /* or so old; 0: never */
-    int keep;              /* parts kept of each rank; 0: all */
+    int keep;              /* closed parts kept of each rank; 0: all */
     bl_recorder_fsync fsync;
     int64_t min_free_bytes; /* stop writing while the disk has less; 0: until it is full */
     const char *live;       /* publish live windows under this name (tracer/window.h), or NULL */
@@ -64,19 +64,20 @@ typedef struct bl_recorder_options {
 #define BL_RECORDER_OPTIONS_INIT ((bl_recorder_options){0})
 
 typedef struct bl_recorder_totals {
-    int n_rings;            /* that were attached; a restarted engine's count once */
-    int n_open;             /* attached now */
-    int n_held;             /* lanes that wait for room on the disk */
-    uint64_t pushed;        /* records that engines offered */
-    uint64_t written;       /* records in files of this recorder */
-    uint64_t dropped;       /* records of steps that found a full ring, or died with their engine */
-    uint64_t rejected;      /* records with ids that are no experts */
-    uint64_t skipped;       /* records of steps left out by sampling */
-    uint64_t earlier;       /* records that recorders before us took */
-    uint64_t ids;           /* top-k slots in written records */
-    uint64_t bytes;         /* of files, closed and open */
-    uint64_t files;         /* closed and open */
-    double fullest;         /* of all rings: share of its bytes that wait, 0 .. 1 */
+    int n_rings;       /* that were attached; a restarted engine's count once */
+    int n_open;        /* attached now */
+    int n_held;        /* lanes that wait for room on the disk */
+    uint64_t pushed;   /* records that engines offered */
+    uint64_t written;  /* records in files of this recorder */
+    uint64_t dropped;  /* records of steps that found a full ring, or died with their engine */
+    uint64_t rejected; /* records with ids that are no experts */
+    uint64_t skipped;  /* records of steps left out by sampling */
+    uint64_t earlier;  /* records that recorders before us took */
+    uint64_t ids;      /* top-k slots in written records */
+    uint64_t bytes;    /* of files, closed and open */
+    uint64_t files;    /* closed and open */
+    uint64_t removed; /* files that somebody removed while they were written, with what they held */
+    double fullest;   /* of all rings: share of its bytes that wait, 0 .. 1 */
     char why_rejected[256]; /* the first of them; "" when there is none */
     char why_held[256];     /* what the disk said */
 } bl_recorder_totals;

@@ -67,6 +67,28 @@ bool bl_lane_has_files(const char *directory) {
     return found;
 }
 
+bl_status bl_lane_check_earlier(const char *directory, const bl_trace_info *info, bl_error *err) {
+    bl_status st = BL_OK;
+    DIR *dir = opendir(directory);
+    if (dir == NULL)
+        return BL_OK; /* making a file there will say why not */
+    bool judged = false;
+    for (struct dirent *entry; !judged && (entry = readdir(dir)) != NULL;) {
+        char path[1024];
+        bl_blt_reader *reader = NULL;
+        const size_t n = strlen(entry->d_name);
+        if (n <= 4 || strcmp(entry->d_name + n - 4, ".blt") != 0 ||
+            snprintf(path, sizeof path, "%s/%s", directory, entry->d_name) >= (int)sizeof path ||
+            bl_blt_open(path, &reader, NULL) < 0)
+            continue;
+        st = bl_trace_info_same_model(bl_blt_info(reader), info, directory, err);
+        bl_blt_reader_free(reader);
+        judged = true;
+    }
+    closedir(dir);
+    return st;
+}
+
 bool bl_lane_can_name(const char *directory) {
     return strlen(directory) + 32 < sizeof((bl_lane *)0)->path;
 }
@@ -148,6 +170,18 @@ static void hold_by_guard(bl_lane *lane, double now_s) {
     hold(lane, now_s, &why);
 }
 
+/* The part was removed under us: what it held is gone, what comes goes into the next one. */
+static bl_status leave_removed(bl_lane *lane, double now_s, bl_error *err) {
+    bl_error why = BL_ERROR_INIT;
+    bl_fail_at(&why, BL_ERR_IO, bl_at(lane->path), "the file was removed while it was written");
+    bl_blt_abandon(lane->writer);
+    lane->writer = NULL;
+    lane->n_removed++;
+    hold(lane, now_s, &why);
+    lane->retry_s = now_s; /* there may be room enough */
+    return bl_fail_at(err, BL_ERR_IO, bl_at(lane->path), "%s", why.text);
+}
+
 /* A write failed: the file is good up to where it was; what is behind was never given back to the
  * rings and is read again. */
 static void cut_back(bl_lane *lane, double now_s, const bl_error *why) {
@@ -185,10 +219,22 @@ static bl_status write_maps(bl_lane *lane, bl_error *err) {
     return BL_OK;
 }
 
-static bl_status begin_file(bl_lane *lane, double now_s, bl_error *err) {
-    if (lane->in_parts) {
+/* The name of the next part. It is taken at once, so that nobody else's file is written over: another
+ * recorder may write into the directory, too. */
+static void take_part_name(bl_lane *lane) {
+    int fd;
+    do {
         lane->info.part++;
         part_name(lane, lane->info.part, lane->path, sizeof lane->path);
+        fd = open(lane->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    } while (fd < 0 && errno == EEXIST);
+    if (fd >= 0) /* else creating it says why not */
+        close(fd);
+}
+
+static bl_status begin_file(bl_lane *lane, double now_s, bl_error *err) {
+    if (lane->in_parts) {
+        take_part_name(lane);
     } else {
         snprintf(lane->path, sizeof lane->path, "%s", lane->options->path);
     }
@@ -243,7 +289,7 @@ static void remove_old_parts(const bl_lane *lane) {
     char path[1024];
     if (lane->options->keep < 1)
         return;
-    for (int part = lane->info.part - lane->options->keep; part > 0; part--) {
+    for (int part = lane->info.part - lane->options->keep - 1; part > 0; part--) {
         part_name(lane, part, path, sizeof path);
         if (unlink(path) != 0)
             return;
@@ -296,12 +342,15 @@ bl_status bl_lane_rotate(bl_lane *lane, double now_s, bl_error *err) {
 
 bl_status bl_lane_flush(bl_lane *lane, double now_s, bl_error *err) {
     bl_error why = BL_ERROR_INIT;
+    if (lane->in_parts && bl_blt_is_removed(lane->writer))
+        return leave_removed(lane, now_s, err);
+    const bool adds = bl_blt_buffered(lane->writer) > 0;
     bl_status st = bl_blt_flush(lane->writer, &why);
     if (st == BL_OK && lane->options->fsync == BL_FSYNC_CHUNK)
         st = bl_blt_sync(lane->writer, &why);
     if (st == BL_OK) {
         lane->safe_bytes = bl_blt_bytes(lane->writer);
-        lane->has_records = true;
+        lane->has_records = lane->has_records || adds;
         lane->committed_s = now_s;
         return BL_OK;
     }

@@ -40,6 +40,7 @@ typedef struct bl_lane {
     uint32_t *runs;           /* [n_runs] that rings were recorded under; owned */
     size_t n_runs, runs_capacity;
     uint64_t n_parts, bytes; /* closed parts, and their bytes */
+    uint64_t n_removed;      /* parts that somebody removed while they were written */
 } bl_lane;
 
 /* `info` is taken over whatever the result. */
@@ -74,6 +75,8 @@ bl_status bl_lane_write_map(bl_lane *lane, const bl_layer_placement *map, bl_err
 
 /* Trace files in a directory? Is its path short enough to name files in it? */
 bool bl_lane_has_files(const char *directory);
+/* Is what was recorded there of the same model? A directory is one trace. */
+bl_status bl_lane_check_earlier(const char *directory, const bl_trace_info *info, bl_error *err);
 bool bl_lane_can_name(const char *directory);
 
 /* Was the chunk written that a consumer began to write at `from` of `file` when it died? */

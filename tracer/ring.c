@@ -68,6 +68,37 @@ bool bl_ring_name_is_valid(const char *name) {
            strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") == n;
 }
 
+/* Bytes of the UTF-8 sequence at `at`, 0 when there is none. Overlong forms, surrogates and what is behind
+ * U+10FFFF do not count. */
+static size_t utf8_bytes(const unsigned char *at) {
+    const unsigned lead = at[0];
+    const size_t n = lead < 0x80   ? 1
+                     : lead < 0xc2 ? 0
+                     : lead < 0xe0 ? 2
+                     : lead < 0xf0 ? 3
+                     : lead < 0xf5 ? 4
+                                   : 0;
+    for (size_t i = 1; i < n; i++) {
+        if ((at[i] & 0xc0u) != 0x80)
+            return 0;
+    }
+    if ((lead == 0xe0 && at[1] < 0xa0) || (lead == 0xed && at[1] > 0x9f) ||
+        (lead == 0xf0 && at[1] < 0x90) || (lead == 0xf4 && at[1] > 0x8f))
+        return 0;
+    return n;
+}
+
+bool bl_ring_model_is_valid(const char *model) {
+    const unsigned char *at = (const unsigned char *)model;
+    while (*at != '\0') {
+        const size_t n = utf8_bytes(at);
+        if (n == 0 || *at < 0x20 || *at == 0x7f)
+            return false;
+        at += n;
+    }
+    return at - (const unsigned char *)model < BL_RING_MODEL_BYTES;
+}
+
 static bl_status object_name(const char *name, char out[96], bl_error *err) {
     if (!bl_ring_name_is_valid(name))
         return bl_fail(err, BL_ERR_USAGE,
@@ -267,7 +298,8 @@ static bl_status check_memory(const bl_ring *ring, bl_ring_shape *shape, bl_erro
     shape->model[sizeof shape->model - 1] = '\0';
     if (shape->n_layers < 1 || shape->n_layers > BL_RING_MAX_LAYERS ||
         !ascends(shape->layers, shape->n_layers) || shape->rank < 0 ||
-        shape->rank >= shape->n_ranks || shape->n_experts < 1 || shape->top_k < 1)
+        shape->rank >= shape->n_ranks || shape->n_ranks > BL_RING_MAX_RANKS ||
+        shape->n_experts < 1 || shape->top_k < 1 || !bl_ring_model_is_valid(shape->model))
         return bl_fail(err, BL_ERR_PARSE, "the ring \"%s\" describes an impossible model",
                        ring->name);
     return BL_OK;
@@ -384,7 +416,7 @@ bl_status bl_ring_peek(bl_ring *ring, bl_ring_entry *entry, const unsigned char 
         const uint64_t at = ring->read & (ring->capacity - 1);
         const uint64_t rest = ring->capacity - at, readable = head - ring->read;
         uint32_t start[2];
-        if (readable > ring->capacity || readable < 8 || readable % 8 != 0)
+        if (readable > ring->capacity || readable < 8 || readable % 8 != 0 || at % 8 != 0)
             return nonsense(ring, err);
         memcpy(start, ring->data + at, sizeof start);
         if (start[1] == BL_RING_FILLER) {

@@ -43,11 +43,13 @@
 #define BL_RING_NAME_MAX 64
 #define BL_RING_PATH_MAX 1024
 #define BL_RING_MAX_LAYERS BL_PACK_MAX_LAYERS
+#define BL_RING_MAX_RANKS 65536
+#define BL_RING_MODEL_BYTES 128
 #define BL_RING_DEFAULT_BYTES ((size_t)64 << 20)
 
 /* What the engine said about itself; constant over the ring's life. */
 typedef struct bl_ring_shape {
-    char model[128];
+    char model[BL_RING_MODEL_BYTES];
     uint32_t run;
     int32_t rank, n_ranks;
     int32_t domain; /* of the rank, -1: not told */
@@ -105,6 +107,8 @@ typedef struct bl_ring {
 
 /* Letters, digits, '.', '_', '-'; 1 to BL_RING_NAME_MAX of them. */
 bool bl_ring_name_is_valid(const char *name);
+/* UTF-8 without control characters, below BL_RING_MODEL_BYTES bytes: it goes into files and messages. */
+bool bl_ring_model_is_valid(const char *model);
 
 /* A new ring of at least `data_bytes`; BL_ERR_STATE when a living process uses the name. A ring that a
  * dead one left unfinished is put aside under another name (bl_ring_gone()) if this name has had a

@@ -72,6 +72,46 @@ check "no windows any more" fails_with "no live windows" "$ballast" live "$ring"
 check "--sample must be a fraction" fails_with "1/N" "$ballast" record --sample 10 -o "$(dir bad)"
 check "--output is needed" fails_with "--output" "$ballast" record
 
+check "--sample takes no sign" fails_with "1/N" "$ballast" record --sample 1/-4 -o "$work/bad"
+check "--set-only sets something" fails_with "name one" "$ballast" record --set-only
+check "--set-only records nothing" fails_with "leave out --output" "$ballast" record --set-only --counts -o "$work/bad"
+check "--live is a name" fails_with "--live wants" "$ballast" record --live a/b -o "$work/bad"
+check "--output is no file" fails_with "no directory" "$ballast" record -o "$work/err"
+no_ring() { # nothing is left behind
+    fails_with "is an engine tracing" "$ballast" record --ring "$ring-none*" -o "$work/none" && [ ! -e "$work/none" ]
+}
+check "without a ring there is no directory" no_ring
+
+# What is no ring, but is called like one, is named and passed over; so are rings of another model that come.
+foreign() {
+    yes | head -c 200000 >"/dev/shm/ballast-trace-$ring.zero"
+    "$engine" "$ring.0" 0 1 3000 65536 1000 >/dev/null &
+    sleep 0.2
+    "$ballast" record --ring "$ring.*" --counts --set-only 2>/dev/null &&
+        "$ballast" record --ring "$ring.*" --wait 20s -o "$(dir foreign)" --json >"$work/foreign.json" 2>"$work/err"
+    local rc=$?
+    wait
+    rm "/dev/shm/ballast-trace-$ring.zero"
+    [ $rc -eq 0 ] && [ "$(grep -c "\"$ring.zero\" is left out" "$work/err")" -eq 1 ] &&
+        [ "$(key "$work/foreign.json" pushed)" -gt 0 ]
+}
+check "what is no ring is named and passed over" foreign
+
+second() { # a second recorder says who has the ring
+    "$engine" "$ring.0" 0 1 1000000 65536 1000 >/dev/null &
+    local engine_pid=$! ok
+    sleep 0.2
+    "$ballast" record --ring "$ring.*" --wait 20s -o "$(dir first)" 2>/dev/null &
+    wait_for test -s "$work/first/rank-00000.000001.blt" &&
+        fails_with "reads the ring" "$ballast" record --ring "$ring.*" -o "$work/second" &&
+        fails_with "reads the ring" "$ballast" record --ring "$ring.*" -o "$work/first"
+    ok=$?
+    kill -9 $engine_pid
+    wait
+    return $ok
+}
+check "a second recorder is told who has the ring" second
+
 # A small disk: it fills up, the engine goes on, room is made, and the recording goes on.
 in_small_disk() { # SIZE COMMAND...: with a disk of that size at $work/disk
     unshare -rm bash -c 'mount -t tmpfs -o size="$1" none "$0" && shift && exec "$@"' "$work/disk" "$@"
