@@ -24,7 +24,7 @@ static const char *const TABLES[] = {"experts",     "layers",  "ranks",   "slots
 static void set_defaults(void *user) {
     stat_options *options = user;
     options->phase = BL_N_PHASES;
-    options->table = BL_N_STAT_TABLES;
+    options->table = -1;
     options->steps.end = INT64_MAX;
 }
 
@@ -61,7 +61,7 @@ static const bl_opt OPTIONS[] = {
      .type = BL_OPT_CHOICE,
      .offset = offsetof(stat_options, table),
      .choices = TABLES,
-     .help = "with --csv: which table"},
+     .help = "with --csv: which table (default experts)"},
     {0}};
 
 /* ---- words for what is not known ------------------------------------------------------------ */
@@ -185,8 +185,7 @@ static bl_status read_and_print(const stat_options *o, const char *path, const b
     if (st >= 0 && o->json)
         st = bl_stat_print_json(&report, err);
     else if (st >= 0 && o->csv)
-        bl_stat_print_csv(&report,
-                          o->table < BL_N_STAT_TABLES ? (bl_stat_table)o->table : BL_STAT_EXPERTS);
+        bl_stat_print_csv(&report, o->table >= 0 ? (bl_stat_table)o->table : BL_STAT_EXPERTS);
     else if (st >= 0)
         bl_stat_print_text(&report);
     bl_stat_free(&stat);
@@ -198,7 +197,7 @@ static bl_status run(void *user, int n_args, char **args, bl_error *err) {
     (void)n_args;
     if (o->json && o->csv)
         return bl_fail(err, BL_ERR_USAGE, "--json or --csv, not both");
-    if (o->table < BL_N_STAT_TABLES && !o->csv)
+    if (o->table >= 0 && !o->csv)
         return bl_fail(err, BL_ERR_USAGE, "--table goes with --csv");
     if (o->topology != NULL && o->plan == NULL)
         return bl_fail(err, BL_ERR_USAGE,
@@ -239,7 +238,7 @@ const bl_verb bl_verb_stat = {
         "  transitions  layer,next,a,b,count,lift: from a layer to the next\n"
         "  sources      layer,source,expert,count\n"
         "  traffic      source,destination,assignments; with --plan\n"
-        "  drift        steps,distance,noise: total variation between windows so far apart\n",
+        "  drift        steps,distance,noise: total variation between windows so far apart",
     .options = OPTIONS,
     .options_bytes = sizeof(stat_options),
     .set_defaults = set_defaults,

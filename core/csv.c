@@ -1,5 +1,6 @@
 #include "core/csv.h"
 
+#include "core/io.h"
 #include "core/mem.h"
 
 #include <csv.h>
@@ -14,6 +15,7 @@ typedef struct reader {
     const char *file;
     int64_t line;     /* line being read */
     int64_t row_line; /* line on which the current row started; 0 between rows */
+    size_t row_bytes;
     char *text;
     size_t text_bytes, text_capacity;
     size_t *offset;
@@ -56,7 +58,8 @@ static void on_end_of_row(int terminator, void *user) {
         if (r->status >= 0) {
             for (size_t f = 0; f < r->n_fields; f++)
                 r->fields[f] = r->text + r->offset[f];
-            const bl_csv_row row = {r->file, r->row_line, r->n_fields, r->fields};
+            const bl_csv_row row = {r->file, r->row_line > 0 ? r->row_line : r->line, r->n_fields,
+                                    r->fields};
             r->status = r->on_row(&row, r->user, r->err);
         }
     }
@@ -68,25 +71,43 @@ static void on_end_of_row(int terminator, void *user) {
 static bl_status refuse(reader *r, struct csv_parser *parser) {
     if (r->status < 0)
         return r->status;
-    return bl_fail_at(r->err, BL_ERR_PARSE, bl_at_line(r->file, r->line), "not valid CSV: %s",
+    return bl_fail_at(r->err, BL_ERR_PARSE, bl_at_line(r->file, r->row_line), "not valid CSV: %s",
                       csv_strerror(csv_error(parser)));
+}
+
+/* Feed one line, or as much of it as is at hand; the bytes of a row are counted so that a file
+ * without line ends, or with a quote that nothing closes, cannot take all memory. */
+static bl_status feed_piece(reader *r, struct csv_parser *parser, const char *text, size_t bytes) {
+    if (r->row_line == 0 && bytes == 1 && *text == '\n')
+        return BL_OK; /* an empty line, or the rest of a CR LF */
+    if (r->row_line == 0) {
+        r->row_line = r->line;
+        r->row_bytes = 0;
+    }
+    r->row_bytes += bytes;
+    if (r->row_bytes > BL_CSV_MAX_ROW_BYTES)
+        return bl_fail_at(r->err, BL_ERR_RANGE, bl_at_line(r->file, r->row_line),
+                          "a row of more than %zu bytes", BL_CSV_MAX_ROW_BYTES);
+    if (csv_parse(parser, text, bytes, on_field, on_end_of_row, r) != bytes || r->status < 0)
+        return refuse(r, parser);
+    return BL_OK;
 }
 
 /* Feed line by line so that every row knows where it started. */
 static bl_status feed(reader *r, struct csv_parser *parser, FILE *in) {
-    char *line = NULL;
-    size_t capacity = 0;
-    ssize_t got;
+    char block[1 << 16];
+    size_t got;
     bl_status st = BL_OK;
-    while (st >= 0 && (got = getline(&line, &capacity, in)) >= 0) {
-        r->line++;
-        if (r->row_line == 0)
-            r->row_line = r->line;
-        if (csv_parse(parser, line, (size_t)got, on_field, on_end_of_row, r) != (size_t)got ||
-            r->status < 0)
-            st = refuse(r, parser);
+    r->line = 1;
+    while (st >= 0 && (got = fread(block, 1, sizeof block, in)) > 0) {
+        for (size_t at = 0, bytes; st >= 0 && at < got; at += bytes) {
+            const char *end = memchr(block + at, '\n', got - at);
+            bytes = end != NULL ? (size_t)(end - block) + 1 - at : got - at;
+            st = feed_piece(r, parser, block + at, bytes);
+            if (end != NULL)
+                r->line++;
+        }
     }
-    free(line);
     if (st >= 0 && ferror(in))
         st = bl_fail_at(r->err, BL_ERR_IO, bl_at(r->file), "cannot read: %s", strerror(errno));
     if (st >= 0 && (csv_fini(parser, on_field, on_end_of_row, r) != 0 || r->status < 0))
@@ -95,9 +116,9 @@ static bl_status feed(reader *r, struct csv_parser *parser, FILE *in) {
 }
 
 bl_status bl_csv_read(const char *path, bl_csv_row_fn *on_row, void *user, bl_error *err) {
-    FILE *in = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
-    if (in == NULL)
-        return bl_fail_at(err, BL_ERR_IO, bl_at(path), "cannot open: %s", strerror(errno));
+    FILE *in = stdin;
+    if (strcmp(path, "-") != 0)
+        BL_TRY(bl_open_input(path, &in, err));
     reader r = {.file = path, .on_row = on_row, .user = user, .err = err};
     struct csv_parser parser;
     bl_status st;

@@ -12,6 +12,9 @@
 
 #include <stddef.h>
 
+/* A longer row is an error. */
+#define BL_CSV_MAX_ROW_BYTES ((size_t)64 << 20)
+
 typedef struct bl_csv_row {
     const char *file;          /* for messages */
     int64_t line;              /* 1-based line on which the row starts */

@@ -42,13 +42,32 @@ static bl_status read_stream(FILE *in, const char *path, size_t max_bytes, char 
     return BL_OK;
 }
 
+/* A device that gives bytes for ever; a terminal ends when its user says so, /dev/null at once. */
+static bool is_endless(int fd) {
+    struct stat of, null;
+    if (fstat(fd, &of) != 0 || (!S_ISCHR(of.st_mode) && !S_ISBLK(of.st_mode)) || isatty(fd))
+        return false;
+    return stat("/dev/null", &null) != 0 || of.st_rdev != null.st_rdev;
+}
+
+bl_status bl_open_input(const char *path, FILE **in_p, bl_error *err) {
+    FILE *in = fopen(path, "rb");
+    if (in == NULL)
+        return bl_fail_at(err, BL_ERR_IO, bl_at(path), "cannot open: %s", strerror(errno));
+    if (is_endless(fileno(in))) {
+        fclose(in);
+        return bl_fail_at(err, BL_ERR_IO, bl_at(path), "is a device, not a file");
+    }
+    *in_p = in;
+    return BL_OK;
+}
+
 bl_status bl_read_file(const char *path, size_t max_bytes, char **data_p, size_t *bytes,
                        bl_error *err) {
     if (strcmp(path, "-") == 0)
         return read_stream(stdin, "standard input", max_bytes, data_p, bytes, err);
-    FILE *in = fopen(path, "rb");
-    if (in == NULL)
-        return bl_fail_at(err, BL_ERR_IO, bl_at(path), "cannot open: %s", strerror(errno));
+    FILE *in = NULL;
+    BL_TRY(bl_open_input(path, &in, err));
     const bl_status st = read_stream(in, path, max_bytes, data_p, bytes, err);
     fclose(in);
     return st;

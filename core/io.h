@@ -19,6 +19,10 @@
 #include <stddef.h>
 #include <stdio.h>
 
+/* Open an input for reading; pipes are welcome, devices that never end are not (/dev/zero, a disk).
+ * The caller closes it. */
+bl_status bl_open_input(const char *path, FILE **in_p, bl_error *err);
+
 /* Read all of `path`, at most max_bytes. *data_p gets a terminator behind the last byte (not
  * counted in *bytes); the caller frees it with free(). "-" reads standard input. */
 bl_status bl_read_file(const char *path, size_t max_bytes, char **data_p, size_t *bytes,

@@ -219,7 +219,47 @@ static void csv_rows_have_lines(void **state) {
                  "[0, 100]");
     assert_fails(bl_csv_read(bl_test_write("d.csv", "1,\"open\n"), on_row, &seen, &err),
                  BL_ERR_PARSE, "not valid CSV");
+    assert_int_equal(err.line, 1); /* where the row starts that nothing closes */
     assert_fails(bl_csv_read(bl_test_temp("none.csv"), on_row, &seen, &err), BL_ERR_IO, "No such");
+}
+
+/* Endless input ends with a word and not with all memory taken. */
+static void endless_files_are_refused(void **state) {
+    (void)state;
+    bl_error err;
+    bl_npy npy;
+    char *text;
+    size_t bytes;
+    csv_seen seen = {0};
+    if (access("/dev/zero", R_OK) == 0) {
+        assert_fails(bl_read_file("/dev/zero", 100, &text, &bytes, &err), BL_ERR_IO, "a device");
+        assert_fails(bl_npy_load("/dev/zero", &npy, &err), BL_ERR_IO, "a device");
+        assert_fails(bl_csv_read("/dev/zero", on_row, &seen, &err), BL_ERR_IO, "a device");
+        assert_ok(bl_read_file("/dev/null", 100, &text, &bytes, &err));
+        assert_int_equal(bytes, 0);
+        free(text);
+    }
+    const char *path = bl_test_write("long.csv", "1,x\n2,");
+    FILE *out = fopen(path, "ab");
+    assert_non_null(out);
+    assert_int_equal(fseeko(out, 0, SEEK_END), 0);
+    static const char LINE[1 << 16] = {'x'};
+    for (size_t at = 0; at <= BL_CSV_MAX_ROW_BYTES; at += sizeof LINE)
+        assert_int_equal(fwrite(LINE, 1, sizeof LINE, out), sizeof LINE);
+    fclose(out);
+    assert_fails(bl_csv_read(path, on_row, &seen, &err), BL_ERR_RANGE, "a row of more than");
+    assert_int_equal(err.line, 2);
+    unlink(path);
+    /* lines stay right where a block ends between CR and LF */
+    text = calloc(1, (1 << 16) + 8);
+    memset(text, ' ', (1 << 16) - 1);
+    text[0] = '7';
+    strcpy(text + (1 << 16) - 1, "\r\n8,b\n");
+    seen = (csv_seen){0};
+    assert_ok(bl_csv_read(bl_test_write("edge.csv", text), on_row, &seen, &err));
+    assert_int_equal(seen.rows, 2);
+    assert_int_equal(seen.line, 2);
+    free(text);
 }
 
 static void npy_round_trip(void **state) {
@@ -462,6 +502,7 @@ int main(void) {
         cmocka_unit_test(wrong_options_are_refused),
         cmocka_unit_test(json_is_strict),
         cmocka_unit_test(csv_rows_have_lines),
+        cmocka_unit_test(endless_files_are_refused),
         cmocka_unit_test(npy_round_trip),
         cmocka_unit_test(npy_images_are_checked),
         cmocka_unit_test(base64_is_strict),

@@ -4,6 +4,7 @@
  */
 #include "tracer/blt_reader.h"
 
+#include "core/io.h"
 #include "tracer/le.h"
 
 #include <errno.h>
@@ -249,9 +250,8 @@ bl_status bl_blt_open_stream(FILE *in, const char *name, bl_blt_reader **reader_
 }
 
 bl_status bl_blt_open(const char *path, bl_blt_reader **reader_p, bl_error *err) {
-    FILE *in = fopen(path, "rb");
-    if (in == NULL)
-        return bl_fail_at(err, BL_ERR_IO, bl_at(path), "cannot open: %s", strerror(errno));
+    FILE *in = NULL;
+    BL_TRY(bl_open_input(path, &in, err));
     return bl_blt_open_stream(in, path, reader_p, err);
 }
 
