@@ -10,6 +10,7 @@
 #include "core/mem.h"
 #include "runtime/transport.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -122,13 +123,21 @@ static int run_verb(const bl_verb *verb, int argc, char **argv) {
     return exit_code;
 }
 
+static void print_version(FILE *out) {
+    fputs("ballast " BL_VERSION "\n", out);
+}
+
 /* Print a page; a full disk is a failure like any other. */
-static int print_page(void (*print)(FILE *)) {
-    print(stdout);
+static int finish_page(void) {
     if (fflush(stdout) == 0 && !ferror(stdout))
         return 0;
     fputs("ballast: cannot write to standard output\n", stderr);
     return 1;
+}
+
+static int print_page(void (*print)(FILE *)) {
+    print(stdout);
+    return finish_page();
 }
 
 static int unknown_verb(const char *name, int argc, char **argv) {
@@ -156,19 +165,19 @@ static int run_help(int argc, char **argv) {
     if (verb == NULL)
         return unknown_verb(argv[0], argc, argv);
     bl_opt_help("ballast", verb, stdout);
-    return 0;
+    return finish_page();
 }
 
 int main(int argc, char **argv) {
     bl_ucx_leave_hangup();
+    signal(SIGXFSZ, SIG_IGN); /* a file that grows too large is a failed write and not a death */
     if (argc < 2) {
         print_overview(stderr);
         return 2;
     }
     const char *name = argv[1];
     if (strcmp(name, "--version") == 0) {
-        puts("ballast " BL_VERSION);
-        return 0;
+        return print_page(print_version);
     }
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0)
         return run_help(0, NULL);

@@ -58,6 +58,7 @@ bl_status bl_milp_add_column(bl_milp *milp, bl_milp_column column, int *column_p
 bl_status bl_milp_add_row(bl_milp *milp, double lower, double upper, bl_error *err);
 bl_status bl_milp_add_entry(bl_milp *milp, int column, double value, bl_error *err);
 
+/* Beside these limits, an interrupt (core/progress.h) stops the solver. */
 typedef struct bl_milp_limits {
     int max_nodes; /* of the branch-and-bound tree; the same on every machine. 0: no limit */
     double time_s; /* wall clock. 0: no limit */

@@ -11,6 +11,7 @@
 #include "planner/milp.h"
 
 #include "core/mem.h"
+#include "core/progress.h"
 
 #include <glpk.h>
 #include <limits.h>
@@ -94,7 +95,8 @@ static void watch(glp_tree *tree, void *info) {
     if (best != 0)
         s->bound = fmax(s->bound, glp_ios_node_bound(tree, best));
     glp_ios_tree_size(tree, NULL, NULL, &s->nodes);
-    if (s->max_nodes > 0 && s->nodes >= s->max_nodes && glp_ios_reason(tree) == GLP_ISELECT) {
+    const bool full = s->max_nodes > 0 && s->nodes >= s->max_nodes;
+    if (bl_interrupted() || (full && glp_ios_reason(tree) == GLP_ISELECT)) {
         s->stopped = true;
         glp_ios_terminate(tree);
     }

@@ -26,6 +26,13 @@ full() { ! "$ballast" "$@" >/dev/full 2>/dev/null; }
 check "the overview on a full disk" full --help
 check "a verb's help on a full disk" full plan --help
 check "the manual page on a full disk" full help --man
+check "a page of help on a full disk" full help plan
+check "the version on a full disk" full --version
+
+# A file that may grow no further (SIGXFSZ kills unless told otherwise) is a failed write.
+too_large() { (ulimit -f 1 && exec "$ballast" synth --model model.json --steps 4000 -o large.blt); }
+check "a file larger than the limit" fails_with 'File too large' too_large
+check "and nothing is left of it" test ! -e large.blt
 
 # Exit 124: ended by the signal; 137: it had to be killed.
 interrupted() {
@@ -34,6 +41,19 @@ interrupted() {
 }
 check "Ctrl-C ends a verb that has nothing to save" interrupted INT
 check "so does SIGTERM" interrupted TERM
+# GLPK would look for hours; 137 is the kill that comes when the interrupt was not heard.
+cat >deep.json <<'EOF'
+{"name":"deep","num_hidden_layers":1,"moe_layers":[0],"num_experts":16,"num_experts_per_tok":4,
+ "hidden_size":64,"moe_intermediate_size":32}
+EOF
+"$ballast" synth --model deep.json --steps 3 --skew 0.2 -o deep.blt
+heard() {
+    timeout -k 10 -s INT 1 "$ballast" plan deep.blt --model deep.json --ranks 8 --slots 24 --algorithm exact \
+        --over sample -o deep.plan.json --json >out 2>err
+    [ $? -eq 124 ] && grep -q '"stopped": true' out && [ -s deep.plan.json ]
+}
+check "Ctrl-C ends GLPK, too, and keeps the best plan" heard
+
 # ---- a terminal that closes -----------------------------------------------------------------
 
 # hangup IGNORED: a process that waits for its input gets SIGHUP; prints how it ended.
