@@ -62,6 +62,7 @@ LIBRARIES := $(BUILD)/libballast-trace.a $(BUILD)/libballast.a $(BUILD)/libballa
 TESTS   := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
 REPLAYS := $(patsubst tests/fuzz/%.c,$(BUILD)/tests/replay_%,$(wildcard tests/fuzz/fuzz_*.c))
 SUPPORT := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/support/*.c))
+EXAMPLES := $(BUILD)/examples/embed $(BUILD)/examples/embed_static
 TOOLS   := $(patsubst tests/tools/%.c,$(BUILD)/tests/tools/%,$(wildcard tests/tools/*.c))
 SCRIPTS := $(wildcard tests/cli/test_*.sh)
 GPU_TESTS := $(patsubst tests/gpu/%.c,$(BUILD)/tests/gpu/%,$(wildcard tests/gpu/test_*.c))
@@ -84,7 +85,7 @@ test: ## build and run every test
 	@scripts/deps.sh test
 	@$(MAKE) --no-print-directory all unit
 
-unit: $(BUILD)/ballast $(LIBRARIES) $(TESTS) $(REPLAYS) $(TOOLS)
+unit: $(BUILD)/ballast $(LIBRARIES) $(TESTS) $(REPLAYS) $(TOOLS) $(EXAMPLES)
 	@BUILD=$(BUILD) tests/run.sh $(TESTS) $(REPLAYS) $(SCRIPTS)
 
 bench: all $(BENCHES) ## measure the targets of docs/benchmarks.md side by side
@@ -154,11 +155,16 @@ $(BUILD)/libballast-trace.so: $(TRACE_OBJ) tracer/exports.map
 	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -shared -Wl,--version-script=tracer/exports.map -o $@ $(TRACE_OBJ) -lrt \
 	      $(if $(CUDA),-Wl$(comma)--as-needed $(CUDA_LIBS) -lstdc++)
 # What an engine's calls need of the ranks' parts, and nothing else.
-EMBED_OBJ := $(filter $(BUILD)/rebalancer/embed%,$(RANK_OBJ))
+EMBED_OBJ  := $(filter $(BUILD)/rebalancer/embed%,$(RANK_OBJ))
+EMBED_LIBS := -Wl,--as-needed -lucp -lucs -ljansson -lxxhash -lzstd -lrt -lm -pthread $(if $(CUDA),$(CUDA_LIBS) -lstdc++)
 $(BUILD)/libballast.so: $(EMBED_OBJ) $(BUILD)/libballast.a rebalancer/exports.map
 	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -shared -Wl,--version-script=rebalancer/exports.map -o $@ $(EMBED_OBJ) \
-	      $(BUILD)/libballast.a -Wl,--as-needed -lucp -lucs -ljansson -lxxhash -lzstd -lrt -lm -pthread \
-	      $(if $(CUDA),$(CUDA_LIBS) -lstdc++)
+	      $(BUILD)/libballast.a $(EMBED_LIBS)
+# As somebody else would build them: public headers and a library.
+$(EXAMPLES): examples/embed.c include/ballast_embed.h $(BUILD)/libballast.so $(BUILD)/libballast.a
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(filter-out -I.,$(FLAGS)) $(LDFLAGS) -o $@ $< $(if $(filter %_static,$@),$(BUILD)/libballast.a \
+	      $(EMBED_LIBS),-L$(BUILD) -lballast -Wl$(comma)-rpath$(comma)$(abspath $(BUILD)))
 $(BUILD)/libballast-plan.so: $(PLAN_OBJ)
 	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -shared -o $@ $^ -lcsv -ljansson -lexpat -lzstd -lxxhash -lm -lrt
 

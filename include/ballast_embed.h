@@ -154,15 +154,19 @@ typedef struct bl_embed_options {
     double deadline_s;  /* of meeting, of comparing, and of each phase of a move; 0: defaults */
     const char *socket; /* where `ballast apply` finds the leading rank; NULL: $BALLAST_SOCKET or
                               the usual place; "": nowhere */
-    bl_copy_fn *copy;   /* NULL: tensors are in host memory */
+    /* For whoever plans: config.json or model.json of the model; NULL: sizes are guessed from the
+     * bundles */
+    const char *config;
+    int window_steps; /* steps of a window of load (bl_count()); the same on all ranks; 0: 64 */
+    bl_copy_fn *copy; /* NULL: tensors are in host memory */
     bl_recompute_fn *recompute; /* needed when a tensor is recomputed */
     void *user;                 /* for both */
 } bl_embed_options;
 
-#define BL_EMBED_OPTIONS_INIT                                                                   \
-    {                                                                                           \
-        sizeof(bl_embed_options), -1, 0, NULL, 0, NULL, "", 0, 0, NULL, 1, 0, 0, 0, NULL, NULL, \
-            NULL, NULL                                                                          \
+#define BL_EMBED_OPTIONS_INIT                                                                      \
+    {                                                                                              \
+        sizeof(bl_embed_options), -1, 0, NULL, 0, NULL, "", 0, 0, NULL, 1, 0, 0, 0, NULL, NULL, 0, \
+            NULL, NULL, NULL                                                                       \
     }
 
 /* `text` [text_bytes] gets one line when it fails; may be NULL. Strings of the options are copied. */
@@ -208,6 +212,23 @@ int bl_map(const bl_embed *embed, int layer, bl_trace_map *map);
 /* What is in a slot of this rank (0 .. own slots - 1): a hash of all that moves with the expert. Equal
  * for all copies of an expert, on whichever rank, and for as long as nobody reloads it. */
 int bl_slot_hash(bl_embed *embed, int layer, int slot, uint64_t *hash);
+
+/* How the load lies, for `ballast rebalance --auto`, and for `ballast apply` to say whether a plan
+ * pays. Optional; between two steps, per layer, as often as suits. */
+typedef struct bl_counted {
+    size_t size;
+    int layer;
+    const void *ids; /* logical experts of this rank's own tokens, [n_tokens][top_k]; -1: none */
+    int id_bytes;    /* 1 (unsigned), 2, 4 or 8 */
+    size_t n_tokens, row_bytes;
+    size_t n_rows;       /* rows this rank's experts computed, whoever's tokens they were */
+    uint64_t experts_ns; /* time they took; 0: not known */
+} bl_counted;
+
+#define BL_COUNTED_INIT \
+    { sizeof(bl_counted), 0, NULL, 4, 0, 0, 0, 0 }
+
+int bl_count(bl_embed *embed, const bl_counted *counted);
 
 /* ---- reloading weights ----------------------------------------------------------------------- */
 

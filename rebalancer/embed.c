@@ -34,6 +34,8 @@ static bl_status check_options(const bl_embed_options *o, bl_error *err) {
     if (o->spares < 0 || (o->step_bytes != 0 && o->step_bytes < BL_AGENT_MIN_STEP_BYTES))
         return bl_fail(err, BL_ERR_RANGE, "%d spares, %zu bytes per step: at least 0 and %d",
                        o->spares, o->step_bytes, BL_AGENT_MIN_STEP_BYTES);
+    if (o->window_steps < 0)
+        return bl_fail(err, BL_ERR_RANGE, "windows of %d steps", o->window_steps);
     if (!(o->deadline_s >= 0 && o->deadline_s < 1e6))
         return bl_fail(err, BL_ERR_RANGE, "a deadline of %g s", o->deadline_s);
     return BL_OK;
@@ -85,6 +87,7 @@ static bl_status take_options(bl_embed *embed, const bl_embed_options *given, bl
     BL_TRY(copy_text(o->rule != NULL ? o->rule : "even", &embed->rule, err));
     BL_TRY(copy_text(o->rendezvous, &embed->rendezvous, err));
     BL_TRY(copy_text(o->socket, &embed->socket, err));
+    BL_TRY(copy_text(o->config, &embed->config, err));
     BL_TRY(check_options(o, err));
     BL_TRY(find_place(embed, err));
     embed->placement.n_ranks = embed->n_ranks;
@@ -249,8 +252,10 @@ static bl_status prepare(bl_embed *embed, bl_error *err) {
     BL_TRY(bl_bundles_check_apart(embed->bundles, embed->placement.n_layers, err));
     BL_TRY(count_spares(embed, err));
     BL_TRY(BL_CALLOC(embed->epochs, embed->placement.n_layers, err));
-    return bl_store_create_over(&embed->placement, embed->rank, embed->bundles, embed->n_spares,
-                                embed->options.recompute, embed->options.user, &embed->store, err);
+    BL_TRY(bl_store_create_over(&embed->placement, embed->rank, embed->bundles, embed->n_spares,
+                                embed->options.recompute, embed->options.user, &embed->store, err));
+    BL_TRY(bl_embed_open_meter(embed, err));
+    return bl_embed_describe(embed, &embed->described, err);
 }
 
 static bl_status connect_ranks(bl_embed *embed, bl_error *err) {
@@ -293,7 +298,9 @@ static bl_status open_socket(bl_embed *embed, bl_error *err) {
     const bl_control_cluster cluster = {.n_experts = embed->options.n_experts,
                                         .top_k = embed->options.top_k,
                                         .n_ranks = embed->n_ranks,
-                                        .rule = embed->rule};
+                                        .rule = embed->rule,
+                                        .meter = embed->meter,
+                                        .model = embed->described};
     char usual[256], text[BL_EMBED_REASON_BYTES - 40];
     bl_error why = BL_ERROR_INIT;
     if (embed->rank != 0 || (embed->socket != NULL && embed->socket[0] == '\0'))
@@ -317,6 +324,7 @@ static bl_status start(bl_embed *embed, bl_error *err) {
     BL_TRY(connect_ranks(embed, err));
     BL_TRY(bl_embed_agree(embed, &own, err));
     BL_TRY(make_agent(embed, err));
+    bl_embed_listen(embed);
     embed->is_started = true;
     return BL_OK;
 }
@@ -348,5 +356,10 @@ void bl_embed_close(bl_embed *embed) {
     free(embed->rule);
     free(embed->rendezvous);
     free(embed->socket);
+    free(embed->config);
+    json_decref(embed->described);
+    bl_meter_free(embed->meter);
+    free(embed->living);
+    free(embed->rows);
     free(embed);
 }

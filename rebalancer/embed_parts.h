@@ -1,6 +1,7 @@
 /*
  * embed_parts.h: what the files behind include/ballast_embed.h share: embed.c (life), embed_step.c
- * (steps, drain and resume) and embed_agree.c (what ranks compare before they trust each other).
+ * (steps, drain and resume), embed_load.c (what planners are told) and embed_agree.c (what ranks compare
+ * before they trust each other).
  */
 #ifndef BL_REBALANCER_EMBED_PARTS_H
 #define BL_REBALANCER_EMBED_PARTS_H
@@ -11,7 +12,7 @@
 
 struct bl_embed {
     bl_embed_options options; /* its strings are the following */
-    char *model, *rule, *rendezvous, *socket;
+    char *model, *rule, *rendezvous, *socket, *config;
     char meeting_point[256];
     bl_ucx_options ucx;
     int rank, n_ranks;
@@ -29,6 +30,12 @@ struct bl_embed {
     bl_store *store;
     bl_agent *agent;
     bl_control *control; /* on rank 0, when there is one */
+    json_t *described;   /* what planners are told of the model */
+    bl_meter *meter;
+    bool *living;                /* [n_ranks] scratch */
+    int32_t *rows;               /* [placement.n_layers] counted since the last step */
+    uint64_t tokens, experts_ns; /* the same */
+    uint64_t step_began_ns;      /* 0: there was none */
     uint64_t step, commits;
     uint64_t max_step_ns;
     bool is_started, is_drained;
@@ -39,6 +46,14 @@ struct bl_embed {
 
 /* One step of this rank; *layer_p is the layer that changed, or -1. */
 bl_status bl_embed_take_step(bl_embed *embed, int *layer_p, bl_error *err);
+
+/* What planners are told of the model; a new reference. */
+bl_status bl_embed_describe(const bl_embed *embed, json_t **model_p, bl_error *err);
+/* Count load, and have the leader add it up. */
+bl_status bl_embed_open_meter(bl_embed *embed, bl_error *err);
+void bl_embed_listen(bl_embed *embed);
+/* What was counted since the last one is this rank's share of a step. */
+void bl_embed_end_step(bl_embed *embed, uint64_t now_ns);
 
 /* Names, scopes, shapes and layouts of all that was declared, without where it lies: what must be the
  * same on all ranks, except the contents of tensors that stay. */

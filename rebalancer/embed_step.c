@@ -92,8 +92,10 @@ int bl_step(bl_embed *embed, bl_step_news *news) {
     const uint64_t begin = bl_now_ns();
     int layer = -1;
     bl_status st = check_started(embed, &err);
-    if (st >= 0)
+    if (st >= 0) {
+        bl_embed_end_step(embed, begin);
         st = bl_embed_take_step(embed, &layer, &err);
+    }
     const uint64_t took = bl_now_ns() - begin;
     if (took > embed->max_step_ns)
         embed->max_step_ns = took;

@@ -27,6 +27,8 @@ static void print_options(void) {
     FIELD(bl_embed_options, step_bytes);
     FIELD(bl_embed_options, deadline_s);
     FIELD(bl_embed_options, socket);
+    FIELD(bl_embed_options, config);
+    FIELD(bl_embed_options, window_steps);
     FIELD(bl_embed_options, copy);
     FIELD(bl_embed_options, recompute);
     FIELD(bl_embed_options, user);
@@ -79,6 +81,15 @@ int main(void) {
     FIELD(bl_step_news, layer);
     FIELD(bl_step_news, busy);
     FIELD(bl_step_news, step);
+    STRUCT(bl_counted);
+    FIELD(bl_counted, size);
+    FIELD(bl_counted, layer);
+    FIELD(bl_counted, ids);
+    FIELD(bl_counted, id_bytes);
+    FIELD(bl_counted, n_tokens);
+    FIELD(bl_counted, row_bytes);
+    FIELD(bl_counted, n_rows);
+    FIELD(bl_counted, experts_ns);
     print_options();
     print_status();
     return 0;
