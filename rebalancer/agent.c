@@ -583,11 +583,10 @@ static void send_pieces(bl_agent *agent) {
 
 /* ---- the step -------------------------------------------------------------------------------- */
 
-static bl_status wait_for_word(bl_agent *agent, bl_error *err) {
+bl_status bl_agent_await(bl_agent *agent, double wait_s, bl_error *err) {
     bl_message message = {0};
     bool got = false;
-    BL_TRY(
-        bl_transport_await(agent->transport, BL_CHANNEL_CONTROL, HOLD_WAIT_S, &message, &got, err));
+    BL_TRY(bl_transport_await(agent->transport, BL_CHANNEL_CONTROL, wait_s, &message, &got, err));
     if (got) {
         take_message(agent, &message);
         bl_message_free(&message);
@@ -614,7 +613,7 @@ static bl_status begin_step(bl_agent *agent, uint64_t step, bl_error *err) {
             since = now_ns(agent);
             agent->stats.holds++;
         }
-        BL_TRY(wait_for_word(agent, err));
+        BL_TRY(bl_agent_await(agent, HOLD_WAIT_S, err));
     }
     if (since != 0 && now_ns(agent) - since > agent->stats.max_hold_ns)
         agent->stats.max_hold_ns = now_ns(agent) - since;

@@ -71,6 +71,9 @@ bl_status bl_agent_at_step(bl_agent *agent, uint64_t step, bl_error *err);
  * steps; a move gets on faster when ranks hear each other more often. */
 bl_status bl_agent_hear(bl_agent *agent, bl_error *err);
 
+/* The same, asleep for up to `wait_s` seconds of the transport's clock until a word has come. */
+bl_status bl_agent_await(bl_agent *agent, double wait_s, bl_error *err);
+
 /* Something else for other ranks over the transaction's channel, e.g. what a meter reports; it must
  * not begin like a message of the transaction ("BLT1"). `to` may be this rank. */
 bl_status bl_agent_tell(bl_agent *agent, int to, const void *data, size_t bytes, bl_error *err);

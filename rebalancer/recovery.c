@@ -1,18 +1,17 @@
 #include "rebalancer/recovery.h"
 
 #include "core/mem.h"
-#include "core/progress.h"
 #include "rebalancer/cover.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define HEADER_BYTES ((size_t)24)
 /* More than the transaction ever looks ahead, so that whatever was promised is due. */
 #define STEPS_AHEAD 4096
 #define EXCHANGES_AHEAD 65536
 #define NEWS_S 2.0
+#define REST_S 0.0005
 
 static const char MAGIC[4] = {'B', 'L', 'V', '1'};
 
@@ -200,11 +199,6 @@ static int first_dissenter(const bl_recovery *r) {
     return -1;
 }
 
-static void rest(void) {
-    const struct timespec pause = {0, 200000};
-    nanosleep(&pause, NULL);
-}
-
 static bl_status agree(bl_recovery *r, uint64_t step, uint64_t sequence, double until_s,
                        bl_error *err) {
     for (bool news = true;;) {
@@ -222,11 +216,11 @@ static bl_status agree(bl_recovery *r, uint64_t step, uint64_t sequence, double 
             if (first_dissenter(r) == missing)
                 return BL_LIMIT;
         }
-        if (bl_now_s() > until_s)
+        if (bl_transport_now_s(r->transport) > until_s)
             return bl_fail(err, BL_ERR_TIMEOUT,
                            "rank %d did not say within %g s how it goes on after a loss", missing,
                            r->deadline_s);
-        rest();
+        BL_TRY(bl_agent_await(r->agent, REST_S, err));
     }
 }
 
@@ -237,12 +231,12 @@ static bl_status settle(bl_recovery *r, uint64_t step, double until_s, bl_error 
         BL_TRY(bl_agent_at_step(r->agent, step, err));
         if (bl_agent_is_settled(r->agent))
             return BL_OK;
-        if (bl_now_s() > until_s)
+        if (bl_transport_now_s(r->transport) > until_s)
             return bl_fail(
                 err, BL_ERR_TIMEOUT,
                 "the move that was under way did not end within %g s after a loss; it is %s",
                 r->deadline_s, bl_agent_state(r->agent));
-        rest();
+        BL_TRY(bl_agent_await(r->agent, REST_S, err));
     }
 }
 
@@ -377,7 +371,7 @@ static void find_goal(const bl_recovery *r, bl_recovered *out) {
 
 /* A send may fail a moment before the loss of its peer is known. */
 static bl_status wait_for_the_news(bl_recovery *r, bl_error *err) {
-    const double until_s = bl_now_s() + NEWS_S;
+    const double until_s = bl_transport_now_s(r->transport) + NEWS_S;
     for (;;) {
         BL_TRY(bl_agent_hear(r->agent, err));
         BL_TRY(bl_agent_check(r->agent, err));
@@ -387,15 +381,15 @@ static bl_status wait_for_the_news(bl_recovery *r, bl_error *err) {
             if (bl_transport_has_closed(r->transport, rank))
                 return BL_LIMIT;
         }
-        if (bl_now_s() > until_s)
+        if (bl_transport_now_s(r->transport) > until_s)
             return bl_fail(err, BL_ERR_PEER, "the step failed, and no rank is known to be lost");
-        rest();
+        BL_TRY(bl_agent_await(r->agent, REST_S, err));
     }
 }
 
 static bl_status recover(bl_recovery *r, uint64_t step, uint64_t sequence, bl_recovered *out,
                          bl_error *err) {
-    const double until_s = bl_now_s() + r->deadline_s;
+    const double until_s = bl_transport_now_s(r->transport) + r->deadline_s;
     bl_recovered made = {0};
     const bl_status news = wait_for_the_news(r, err);
     if (news != BL_OK)

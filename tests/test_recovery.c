@@ -8,6 +8,7 @@
 #include "core/rng.h"
 #include "rebalancer/recovery.h"
 #include "runtime/exchange.h"
+#include "runtime/transport_sim.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -238,33 +239,29 @@ static void open_rank(rank *r) {
 }
 
 typedef struct totals {
-    int deaths, recovered, moves, halted;
+    int deaths, recovered, moves, halted, in_doubt;
 } totals;
 
-/* One cluster; up to `deaths` ranks die within a few milliseconds of each other. */
-static void run_cluster(uint64_t seed, int deaths, totals *sum) {
-    static rank ranks[RANKS];
-    bl_error err;
-    bl_rng rng;
-    bl_transport *handles[RANKS];
-    bl_rng_seed(&rng, seed);
-    memset(ranks, 0, sizeof ranks);
-    assert_ok(bl_transport_local_open(RANKS, handles, &err));
-    for (int g = 0; g < RANKS; g++) {
-        ranks[g] = (rank){.rank = g, .seed = seed, .n_steps = 60, .transport = handles[g]};
-        open_rank(&ranks[g]);
-    }
-    const double now_s = bl_now_s();
-    for (int d = 0; d < deaths; d++)
-        ranks[bl_rng_below(&rng, RANKS)].dies_at_s =
-            now_s + 1e-4 * (double)(1 + bl_rng_below(&rng, 60));
+static void run_ranks(rank *ranks) {
     for (int g = 0; g < RANKS; g++)
         assert_int_equal(pthread_create(&ranks[g].thread, NULL, rank_main, &ranks[g]), 0);
     for (int g = 0; g < RANKS; g++)
         pthread_join(ranks[g].thread, NULL);
+}
+
+static void open_ranks(rank *ranks, bl_transport *const *handles, uint64_t seed, int n_steps) {
+    memset(ranks, 0, sizeof *ranks * RANKS);
+    for (int g = 0; g < RANKS; g++) {
+        ranks[g] = (rank){.rank = g, .seed = seed, .n_steps = n_steps, .transport = handles[g]};
+        open_rank(&ranks[g]);
+    }
+}
+
+/* Whoever went on to the end did so with the same maps and without a leak. */
+static void check_ranks(const rank *ranks, uint64_t seed, totals *sum) {
     const rank *first = NULL;
     for (int g = 0; g < RANKS; g++) {
-        rank *r = &ranks[g];
+        const rank *r = &ranks[g];
         sum->deaths += r->died;
         sum->recovered += r->recovered;
         sum->moves += r->moves;
@@ -290,11 +287,32 @@ static void run_cluster(uint64_t seed, int deaths, totals *sum) {
                          (unsigned long long)seed, first->rank, g);
         }
     }
+}
+
+static void close_ranks(rank *ranks) {
     for (int g = 0; g < RANKS; g++) {
         bl_recovery_free(ranks[g].recovery);
         bl_agent_free(ranks[g].agent);
         bl_store_free(ranks[g].store);
     }
+}
+
+/* One cluster; up to `deaths` ranks die within a few milliseconds of each other. */
+static void run_cluster(uint64_t seed, int deaths, totals *sum) {
+    static rank ranks[RANKS];
+    bl_error err;
+    bl_rng rng;
+    bl_transport *handles[RANKS];
+    bl_rng_seed(&rng, seed);
+    assert_ok(bl_transport_local_open(RANKS, handles, &err));
+    open_ranks(ranks, handles, seed, 60);
+    const double now_s = bl_now_s();
+    for (int d = 0; d < deaths; d++)
+        ranks[bl_rng_below(&rng, RANKS)].dies_at_s =
+            now_s + 1e-4 * (double)(1 + bl_rng_below(&rng, 60));
+    run_ranks(ranks);
+    check_ranks(ranks, seed, sum);
+    close_ranks(ranks);
 }
 
 static int n_seeds(void) {
@@ -329,6 +347,102 @@ static void test_two_die_together(void **state) {
     assert_true(run_clusters(2).recovered > 0);
 }
 
+/* ---- simulated networks ----------------------------------------------------------------------- */
+
+static int n_bits(uint64_t set) {
+    int n = 0;
+    for (; set != 0; set &= set - 1)
+        n++;
+    return n;
+}
+
+/* Who goes on when `living` falls apart into `part` and the rest: the larger part, of equal ones the
+ * one with the lowest rank. */
+static uint64_t stronger(uint64_t living, uint64_t part) {
+    const uint64_t a = living & part, b = living & ~part;
+    if (n_bits(a) != n_bits(b))
+        return n_bits(a) > n_bits(b) ? a : b;
+    return (a & (living & (~living + 1))) != 0 ? a : b;
+}
+
+/* All of `expected` and nobody else; or nobody, where the leader and another were lost before the others
+ * knew what it had decided. */
+static void check_who_went_on(const rank *ranks, uint64_t seed, uint64_t expected, totals *sum) {
+    uint64_t went_on = 0;
+    bool in_doubt = false;
+    for (int g = 0; g < RANKS; g++) {
+        went_on |= (uint64_t)(ranks[g].status >= 0) << g;
+        in_doubt = in_doubt || strstr(ranks[g].error.text, "before the survivors knew") != NULL;
+    }
+    sum->in_doubt += went_on == 0 && in_doubt;
+    if (went_on == expected || (went_on == 0 && in_doubt))
+        return;
+    for (int g = 0; g < RANKS; g++)
+        print_message("# rank %d: %s\n", g, ranks[g].error.text);
+    fail_msg("seed %llu: of 0x%x, 0x%x went on", (unsigned long long)seed, (unsigned)expected,
+             (unsigned)went_on);
+}
+
+/* A cluster on a network that loses and doubles messages; `expected`: who goes on to the end. */
+static void run_simulated(uint64_t seed, int n_steps, const bl_sim_fault *faults, int n_faults,
+                          uint64_t expected, totals *sum) {
+    static rank ranks[RANKS];
+    bl_error err;
+    bl_transport *handles[RANKS];
+    bl_sim_options options = BL_SIM_OPTIONS_INIT;
+    options.seed = seed;
+    options.lose = 0.3 * (double)(seed % 4) / 3;
+    options.again = 0.2;
+    options.faults = faults;
+    options.n_faults = n_faults;
+    assert_ok(bl_transport_sim_open(RANKS, &options, handles, &err));
+    open_ranks(ranks, handles, seed, n_steps);
+    run_ranks(ranks);
+    check_ranks(ranks, seed, sum);
+    check_who_went_on(ranks, seed, expected, sum);
+    close_ranks(ranks);
+}
+
+static const uint64_t everybody = (1 << RANKS) - 1;
+
+static void test_a_network_that_loses_messages(void **state) {
+    (void)state;
+    totals sum = {0};
+    for (int seed = 1; seed <= n_seeds(); seed++)
+        run_simulated((uint64_t)seed, 100, NULL, 0, everybody, &sum);
+    print_message("# %d moves\n", sum.moves);
+    assert_true(sum.moves > 0 && sum.recovered == 0);
+}
+
+/* Cut apart at any moment, for good or for a while; one of five is killed long before in half of the
+ * runs, so that parts are equal. */
+static void test_a_partition(void **state) {
+    (void)state;
+    totals sum = {0};
+    int ties = 0;
+    for (int seed = 1; seed <= 2 * n_seeds(); seed++) {
+        bl_rng rng;
+        bl_rng_seed(&rng, (uint64_t)seed);
+        const bool kills = bl_rng_below(&rng, 2) == 0;
+        const double at_s = 1e-6 * (double)(1 + bl_rng_below(&rng, 15000));
+        const double lasts_s = bl_rng_below(&rng, 2) == 0 ? 1e6 : 10;
+        const uint64_t victim = (uint64_t)1 << bl_rng_below(&rng, RANKS);
+        const uint64_t part = 1 + bl_rng_below(&rng, everybody - 1);
+        const uint64_t living = kills ? everybody & ~victim : everybody;
+        const bl_sim_fault faults[] = {
+            {BL_SIM_PARTITION, at_s + 5e-3, at_s + lasts_s, part},
+            {BL_SIM_KILL, 1e-6 * (double)bl_rng_below(&rng, 5000), 0, victim}};
+        ties += 2 * n_bits(living & part) == n_bits(living);
+        run_simulated((uint64_t)seed, 400, faults, kills ? 2 : 1, stronger(living, part), &sum);
+    }
+    print_message("# %d clusters, %d of them cut in equal parts: %d recoveries, %d moves, %d ranks "
+                  "stopped, %d "
+                  "clusters in doubt\n",
+                  2 * n_seeds(), ties, sum.recovered, sum.moves, sum.halted, sum.in_doubt);
+    assert_true(sum.recovered > 0 && sum.halted > 0 && ties > 0);
+    assert_true(sum.in_doubt * 20 <= 2 * n_seeds());
+}
+
 static int set_up(void **state) {
     (void)state;
     bl_error err;
@@ -355,6 +469,8 @@ int main(void) {
         cmocka_unit_test(test_nobody_dies),
         cmocka_unit_test(test_one_dies),
         cmocka_unit_test(test_two_die_together),
+        cmocka_unit_test(test_a_network_that_loses_messages),
+        cmocka_unit_test(test_a_partition),
     };
     return cmocka_run_group_tests_name("recovery", tests, set_up, tear_down);
 }
