@@ -335,6 +335,7 @@ static void an_engines_own_callback_stays(void **state) {
     bl_trace_counters counters;
     assert_int_equal(ballast_llama_read_counters(s.trace, &counters), BL_OK);
     assert_int_equal(counters.pushed, 4 + 2);
+    assert_int_equal(counters.kept, 4);
     ballast_llama_close(s.trace);
 }
 

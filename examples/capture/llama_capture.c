@@ -224,7 +224,7 @@ int32_t ballast_llama_decode(ballast_llama *b, struct llama_context *ctx, struct
     if (b->in_step) {
         if (decoded == 0)
             end_ubatch(b);
-        note(b, bl_trace_step_end(b->tracer), -1);
+        note(b, decoded == 0 ? bl_trace_step_end(b->tracer) : bl_trace_step_drop(b->tracer), -1);
     }
     b->in_step = false;
     return decoded;

@@ -40,7 +40,7 @@ int ballast_llama_open(const char *ring, const bl_trace_options *options,
                        const struct llama_model *model, struct llama_context_params *params,
                        ballast_llama **trace_p);
 
-/* llama_decode() as one traced step; returns what that returned. Tracing never fails it. Steps are
+/* llama_decode() as one traced step, which counts as dropped when that fails; returns what it returned. Tracing never fails it. Steps are
  * numbered from 0. A NULL trace only decodes. */
 int32_t ballast_llama_decode(ballast_llama *trace, struct llama_context *ctx,
                              struct llama_batch batch, int phase);
