@@ -87,7 +87,7 @@ void bl_run_recorder_forked(bl_run_recorder *recorder) {
 }
 
 static void nap(void) {
-    const struct timespec pause = {0, 500000};
+    const struct timespec pause = {0, 2000000};
     nanosleep(&pause, NULL);
 }
 

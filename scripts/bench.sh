@@ -10,4 +10,5 @@ for program in "$@"; do
     "$program" || status=1
 done
 "$(dirname "$0")/bench_tokens.sh" || status=1
+"$(dirname "$0")/bench_record.sh" || status=1
 exit $status
