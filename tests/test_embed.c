@@ -563,6 +563,126 @@ static void test_a_lost_rank_takes_nobody_down(void **state) {
     run_cluster(all, loss_body);
 }
 
+/* An engine that cannot recompute in a commit: that rank must not serve on, and says why. */
+static void no_recompute_body(member *m) {
+    static const int32_t goal[] = {0, 2, 1, 3};
+    int st = BL_OK;
+    meet(m);
+    if (m->rank == 1)
+        m->foreign[0]->layer = 99; /* bl_foreign_recompute() does not find layer 3 any more */
+    apply(m, goal);
+    for (int n = 0; n < 200000 && st >= 0; n++) {
+        bl_trace_map map = BL_TRACE_MAP_INIT;
+        st = bl_step(m->embed, NULL);
+        bl_map(m->embed, 3, &map);
+        if (m->rank == 0 && map.epoch > 0)
+            break;
+    }
+    EXPECT(m, st == (m->rank == 1 ? BL_ERR_ABORTED : BL_OK));
+    EXPECT(m, m->rank == 0 || strstr(bl_embed_error(m->embed), "could not recompute") != NULL);
+    if (m->rank == 1)
+        EXPECT(m, bl_step(m->embed, NULL) == BL_ERR_ABORTED); /* and stays so */
+    if (m->rank == 1)
+        EXPECT(m, bl_drain(m->embed, BL_DRAIN_ABORT) == BL_ERR_ABORTED);
+    meet(m);
+}
+
+static void test_a_commit_that_cannot_be_done(void **state) {
+    (void)state;
+    cluster *all = new_cluster(2, 4, two_by_two, in_order);
+    all->options.spares = 1;
+    run_cluster(all, no_recompute_body);
+}
+
+/* vllm #57883: a rank stops stepping. The move is aborted within its deadline, the reason says who was
+ * silent, and the next one goes through. */
+static void silent_body(member *m) {
+    static const int32_t goal[] = {0, 2, 1, 3};
+    bl_embed_status status = BL_EMBED_STATUS_INIT;
+    status.busy = 1;
+    meet(m);
+    apply(m, goal);
+    if (m->rank == 0) {
+        while (status.busy) {
+            succeed(m, bl_step(m->embed, NULL));
+            bl_embed_read_status(m->embed, &status);
+        }
+        EXPECT(m, strstr(status.reason, "rank 1") != NULL && !status.is_off);
+        EXPECT(m, map_is(m, 3, in_order));
+    }
+    meet(m);
+    while (m->rank == 1 && m->embed->step < m->all->members[0].embed->step)
+        succeed(m, bl_step(m->embed, NULL));
+    meet(m);
+    step_until_stable(m);
+    EXPECT(m, map_is(m, 3, in_order));
+    meet(m);
+    apply(m, goal);
+    EXPECT(m, step_until_stable(m) == LAYERS);
+}
+
+static void test_a_rank_that_does_not_step(void **state) {
+    (void)state;
+    cluster *all = new_cluster(2, 4, two_by_two, in_order);
+    all->options.spares = 1;
+    all->options.deadline_s = 0.5;
+    run_cluster(all, silent_body);
+}
+
+/* What ranks count adds up on the one that leads: 2 ranks x 64 steps x 3 tokens x top-2. */
+static void count_body(member *m) {
+    static const int16_t ids[][2] = {{0, 1}, {1, 2}, {1, -1}};
+    bl_counted counted = BL_COUNTED_INIT;
+    counted.layer = 7;
+    counted.ids = ids;
+    counted.id_bytes = 2;
+    counted.n_tokens = 3;
+    counted.row_bytes = sizeof ids[0];
+    counted.n_rows = m->rank == 0 ? 9 : 1;
+    counted.experts_ns = 1000;
+    for (int n = 0; n < 66; n++) {
+        int busy;
+        step(m, &busy);
+        succeed(m, bl_count(m->embed, &counted));
+    }
+    if (m->rank == 0) {
+        const bl_window w = bl_meter_window(m->embed->meter);
+        const uint32_t *count = w.count + w.n_experts; /* of layer 7, the second */
+        EXPECT(m, w.number == 1 && w.n_steps == 64);
+        EXPECT(m, count[0] == 128 && count[1] == 3 * 128 && count[2] == 128 && count[3] == 0);
+        EXPECT(m, w.rows[2] == 64 * 9 && w.rows[3] == 64);
+        EXPECT(m, w.experts_ns == 64 * 1000);
+        EXPECT(m, bl_window_imbalance(&w) > 1.79 && bl_window_imbalance(&w) < 1.81);
+    }
+    counted.layer = 8;
+    EXPECT(m, bl_count(m->embed, &counted) == BL_ERR_RANGE);
+    counted.layer = 7;
+    counted.id_bytes = 3;
+    EXPECT(m, bl_count(m->embed, &counted) == BL_ERR_RANGE);
+    meet(m);
+}
+
+static void test_counts_add_up(void **state) {
+    (void)state;
+    run_cluster(new_cluster(2, 4, two_by_two, in_order), count_body);
+}
+
+/* A config of another model is refused where it is read, and on all ranks. */
+static void test_another_models_config(void **state) {
+    (void)state;
+    static const char *const parts[] = {"refuses", "it has 5 experts", NULL};
+    cluster *all = new_cluster(2, 4, two_by_two, in_order);
+    all->may_fail_to_start = true;
+    all->options.config = bl_test_write(
+        "model.json",
+        "{\"name\":\"m\",\"num_hidden_layers\":8,\"moe_layers\":[3,7],\"num_experts\":5,"
+        "\"num_experts_per_tok\":2,\"hidden_size\":8,\"moe_intermediate_size\":8}");
+    run_cluster(all, no_body);
+    for (int rank = 0; rank < 2; rank++)
+        for (const char *const *part = parts; *part != NULL; part++)
+            bl_test_has(all->members[rank].error, *part);
+}
+
 /* Ranks that do not step alike are told which. */
 static void unlike_body(member *m) {
     if (m->rank == 1)
@@ -588,6 +708,10 @@ int main(void) {
         cmocka_unit_test(test_options_are_checked),
         cmocka_unit_test(test_a_lost_rank_takes_nobody_down),
         cmocka_unit_test(test_ranks_that_step_unlike),
+        cmocka_unit_test(test_a_commit_that_cannot_be_done),
+        cmocka_unit_test(test_a_rank_that_does_not_step),
+        cmocka_unit_test(test_counts_add_up),
+        cmocka_unit_test(test_another_models_config),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
