@@ -279,7 +279,7 @@ static int count(engine *e, int l, const int32_t *ids, int n_tokens, int n_rows,
 static int begin_step(engine *e) {
     bl_step_news news = BL_STEP_NEWS_INIT;
     const int st = bl_step(e->ballast, &news);
-    return st >= 0 && news.layer >= 0 ? read_map(e, news.layer - FIRST_LAYER) : st;
+    return st >= 0 && news.layer >= FIRST_LAYER ? read_map(e, news.layer - FIRST_LAYER) : st;
 }
 
 /* } ballast */
@@ -297,7 +297,7 @@ static uint64_t now_ns(void) {
 
 /* Copies of an expert take turns. */
 static int slot_of(const bl_trace_map *map, int expert, int turn) {
-    int found[N_SLOTS], n = 0;
+    int found[N_SLOTS] = {0}, n = 0;
     for (int slot = 0; slot < N_SLOTS; slot++)
         if (map->expert[slot] == expert)
             found[n++] = slot;
