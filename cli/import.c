@@ -108,9 +108,10 @@ static bl_status say(const import_options *options, const bl_import_result *resu
                 result->n_layers);
         return BL_OK;
     }
-    json_t *root = json_pack("{s:s, s:I, s:I, s:i, s:s}", "trace", options->out, "steps",
-                             (json_int_t)result->steps, "tokens", (json_int_t)result->tokens,
-                             "layers", result->n_layers, "notes", result->notes);
+    json_t *root =
+        json_pack("{s:o, s:I, s:I, s:i, s:o}", "trace", bl_json_text(options->out), "steps",
+                  (json_int_t)result->steps, "tokens", (json_int_t)result->tokens, "layers",
+                  result->n_layers, "notes", bl_json_text(result->notes));
     const bl_status st = bl_json_write("-", root, 2, err);
     json_decref(root);
     return st;

@@ -68,10 +68,10 @@ static bool knows_json(const bl_verb *verb) {
 }
 
 static void print_json_error(const bl_error *err) {
-    json_t *body = json_pack("{s:s, s:s}", "code", bl_status_name(err->code), "message",
-                             err->text[0] ? err->text : bl_status_string(err->code));
+    json_t *body = json_pack("{s:s, s:o}", "code", bl_status_name(err->code), "message",
+                             bl_json_text(err->text[0] ? err->text : bl_status_string(err->code)));
     if (err->file[0] != '\0')
-        json_object_set_new(body, "file", json_string(err->file));
+        json_object_set_new(body, "file", bl_json_text(err->file));
     if (err->line >= 0)
         json_object_set_new(body, "line", json_integer(err->line));
     if (err->byte >= 0)

@@ -165,12 +165,12 @@ static json_t *figure_to_json(const bl_planning_figure *f) {
 
 bl_status bl_plan_print_json(const bl_plan_options *o, const bl_plan_inputs *in,
                              const bl_plan *plan, const bl_planning_summary *s, bl_error *err) {
-    json_t *root =
-        json_pack("{s:s, s:s, s:i, s:i, s:i, s:i, s:I, s:I, s:i, s:i, s:b}", "plan", o->output,
-                  "digest", plan->digest.hex, "layers", s->n_layers, "experts", in->model.n_experts,
-                  "ranks", in->n_ranks, "slots", in->capacity.n_slots, "steps",
-                  (json_int_t)s->n_steps, "steps_per_scenario", (json_int_t)s->steps_per_scenario,
-                  "idle_layers", s->n_idle, "missing_layers", s->n_missing, "stopped", s->stopped);
+    json_t *root = json_pack("{s:o, s:s, s:i, s:i, s:i, s:i, s:I, s:I, s:i, s:i, s:b}", "plan",
+                             bl_json_text(o->output), "digest", plan->digest.hex, "layers",
+                             s->n_layers, "experts", in->model.n_experts, "ranks", in->n_ranks,
+                             "slots", in->capacity.n_slots, "steps", (json_int_t)s->n_steps,
+                             "steps_per_scenario", (json_int_t)s->steps_per_scenario, "idle_layers",
+                             s->n_idle, "missing_layers", s->n_missing, "stopped", s->stopped);
     json_object_set_new(root, "before_is",
                         json_string(s->current_given ? "current" : "contiguous"));
     json_object_set_new(root, "before", figure_to_json(&s->before));

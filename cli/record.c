@@ -261,12 +261,12 @@ static bl_status report(const record_options *options, const bl_recorder_totals 
         return BL_OK;
     }
     json_t *root =
-        json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "directory",
-                  options->out, "pushed", (json_int_t)t->pushed, "written", (json_int_t)t->written,
-                  "dropped", (json_int_t)t->dropped, "rejected", (json_int_t)t->rejected, "skipped",
-                  (json_int_t)t->skipped, "earlier", (json_int_t)t->earlier, "ids",
-                  (json_int_t)t->ids, "bytes", (json_int_t)t->bytes, "files", (json_int_t)t->files,
-                  "removed", (json_int_t)t->removed);
+        json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "directory",
+                  bl_json_text(options->out), "pushed", (json_int_t)t->pushed, "written",
+                  (json_int_t)t->written, "dropped", (json_int_t)t->dropped, "rejected",
+                  (json_int_t)t->rejected, "skipped", (json_int_t)t->skipped, "earlier",
+                  (json_int_t)t->earlier, "ids", (json_int_t)t->ids, "bytes", (json_int_t)t->bytes,
+                  "files", (json_int_t)t->files, "removed", (json_int_t)t->removed);
     return print_json(root, err);
 }
 

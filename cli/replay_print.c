@@ -93,11 +93,11 @@ static json_t *number(double value) {
 
 static json_t *score_to_json(const bl_replay_request *o, const bl_replay_inputs *in,
                              const bl_replay_score *s) {
-    json_t *root = json_pack("{s:s, s:{s:o, s:o, s:o, s:o, s:o}, s:o, s:o, s:{s:o, s:o}, s:b}",
-                             "name", s->name, "imbalance", "mean", number(s->mean), "p50",
-                             number(s->p50), "p95", number(s->p95), "p99", number(s->p99), "max",
-                             number(s->max), "balancedness", number(s->balancedness), "bytes",
-                             bl_replay_bytes_to_json(in, &s->traffic), "step_us", "mean",
+    json_t *root = json_pack("{s:o, s:{s:o, s:o, s:o, s:o, s:o}, s:o, s:o, s:{s:o, s:o}, s:b}",
+                             "name", bl_json_text(s->name), "imbalance", "mean", number(s->mean),
+                             "p50", number(s->p50), "p95", number(s->p95), "p99", number(s->p99),
+                             "max", number(s->max), "balancedness", number(s->balancedness),
+                             "bytes", bl_replay_bytes_to_json(in, &s->traffic), "step_us", "mean",
                              number(s->step_us_mean), "p95", number(s->step_us_p95), "modelled", 1);
     if (s->traffic.n_levels > 0)
         json_object_set_new(root, "traffic", bl_replay_traffic_to_json(o, in, &s->traffic));
@@ -160,10 +160,10 @@ bl_status bl_replay_print_json(const bl_replay_request *o, const bl_replay_input
                                const bl_replay_answer *answer, bl_error *err) {
     const bl_replay *all = &answer->all;
     json_t *root =
-        json_pack("{s:I, s:I, s:o, s:o, s:f, s:s, s:o, s:o, s:o, s:s}", "steps",
+        json_pack("{s:I, s:I, s:o, s:o, s:f, s:o, s:o, s:o, s:o, s:s}", "steps",
                   (json_int_t)all->n_steps, "steps_left_out", (json_int_t)all->n_left_out, "plans",
                   plans_to_json(o, in, all), "baseline", score_to_json(o, in, &all->baseline),
-                  "dwell_steps", o->dwell, "best", all->plans[all->best].name, "gain",
+                  "dwell_steps", o->dwell, "best", bl_json_text(all->plans[all->best].name), "gain",
                   number(bl_replay_gain(all)), "noise_floor", noise_to_json(all), "phases",
                   phases_to_json(o, in, answer), "verdict", bl_verdict_names[all->verdict]);
     const bl_status st = root != NULL ? bl_json_write("-", root, 2, err)

@@ -268,7 +268,7 @@ static bl_status tell_sources(const topo_options *options, const json_t *root, b
     if (strcmp(options->output, "-") == 0)
         return BL_OK;
     json_t *answer =
-        json_pack("{s:s, s:I, s:O}", "output", options->output, "ranks",
+        json_pack("{s:o, s:I, s:O}", "output", bl_json_text(options->output), "ranks",
                   (json_int_t)json_array_size(json_object_get(root, "ranks")), "sources", sources);
     if (answer == NULL)
         return bl_fail(err, BL_ERR_NOMEM, "out of memory");

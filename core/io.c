@@ -134,9 +134,11 @@ bl_status bl_file_create(bl_file *file, const char *path, bl_error *err) {
     const int exists = stat(path, &info) == 0;
     if (exists && S_ISDIR(info.st_mode))
         return bl_fail_at(err, BL_ERR_IO, bl_at(path), "is a directory");
-    file->path = strdup(path);
+    struct stat link;
+    const bool linked = exists && lstat(path, &link) == 0 && S_ISLNK(link.st_mode);
+    file->path = linked && S_ISREG(info.st_mode) ? realpath(path, NULL) : strdup(path);
     if (file->path == NULL)
-        return bl_fail(err, BL_ERR_NOMEM, "out of memory");
+        return bl_fail_at(err, BL_ERR_IO, bl_at(path), "cannot create: %s", strerror(errno));
     bl_status st = BL_OK;
     if (!exists || S_ISREG(info.st_mode))
         st = open_neighbour(file, err);

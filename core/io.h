@@ -8,7 +8,7 @@
  * Until the commit the new file has no name (O_TMPFILE), so nothing is left of it when the process
  * is killed, by whatever signal. Where the file system has no such files (NFS, for one) it is a
  * neighbour called OUT.<process>-<handle>.tmp instead, which a kill leaves behind and anybody
- * may remove. Any number of writers may write one path at once: the last to commit wins, whole.
+ * may remove. A symbolic link stays: the file that it leads to is replaced. Any number of writers may write one path at once: the last to commit wins, whole.
  */
 #ifndef BL_CORE_IO_H
 #define BL_CORE_IO_H

@@ -167,6 +167,18 @@ bl_status bl_json_object(const json_t *object, const char *key, const char *file
     return BL_OK;
 }
 
+json_t *bl_json_text(const char *text) {
+    json_t *whole = json_string(text);
+    char *plain = whole == NULL ? strdup(text) : NULL;
+    if (plain == NULL)
+        return whole;
+    for (char *at = plain; *at != '\0'; at++)
+        *at = (unsigned char)*at < 0x80 ? *at : '?';
+    whole = json_string(plain);
+    free(plain);
+    return whole;
+}
+
 bl_status bl_json_write(const char *path, const json_t *root, int indent, bl_error *err) {
     bl_file file;
     BL_TRY(bl_file_create(&file, path, err));

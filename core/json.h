@@ -50,6 +50,10 @@ bl_status bl_json_array(const json_t *object, const char *key, const char *file,
 bl_status bl_json_object(const json_t *object, const char *key, const char *file,
                          const json_t **out, bl_error *err);
 
+/* A string of JSON from text that need not be UTF-8, as names of files need not: then '?' stands for
+ * every byte that is not ASCII. NULL without memory. */
+json_t *bl_json_text(const char *text);
+
 /* Write a document and a newline to `path` ("-": standard output), atomically (core/io.h). Keys
  * keep the order of insertion, so the same content gives the same bytes. `indent` 0 is one line. */
 bl_status bl_json_write(const char *path, const json_t *root, int indent, bl_error *err);

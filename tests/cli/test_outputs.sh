@@ -54,5 +54,30 @@ else
     wait $writer 2>/dev/null
     check "a writer killed with -9 leaves nothing" [ -z "$(ls killed)" ]
 fi
+# a link is written through, as the shell does
+mkdir kept && cp load.blt kept/today.blt && ln -s kept/today.blt latest.blt
+through_link() {
+    "$ballast" synth --model model.json --steps 3 -o latest.blt && [ -L latest.blt ] && ! cmp -s load.blt kept/today.blt &&
+        cmp latest.blt kept/today.blt && [ "$(ls kept)" = today.blt ]
+}
+check "a symbolic link stays, and the file behind it is new" through_link
+
+# Names need not be UTF-8, but JSON must be.
+odd=$'l\xe4rm'
+cp load.blt "$odd.blt"
+says() { # says TEXT VERB...: exit 0 and one JSON document that holds TEXT
+    local text=$1
+    shift
+    "$ballast" "$@" --json >answer.json 2>err && iconv -f utf-8 -t utf-8 answer.json >/dev/null && grep -qF "$text" answer.json
+}
+check "import: a name that is not UTF-8" says '"l?rm.2.blt"' import --from load-json load.json --model model.json -o "$odd.2.blt"
+check "plan: a name that is not UTF-8" says '"l?rm.json"' "${plan[@]}" "$odd.blt" -o "$odd.json"
+check "replay: a name that is not UTF-8" says 'l?rm.json"' replay --trace "$odd.blt" --topology local:ranks=2 "$odd.json"
+check "topo import: a name that is not UTF-8" says '"l?rm.t.json"' topo import --from nvidia-smi smi.txt -o "$odd.t.json"
+odd_error() {
+    "$ballast" stat --phase "$odd" load.blt --json >answer.json 2>err
+    [ $? -eq 2 ] && grep -q '^{"error"' answer.json
+}
+check "an error about what is not UTF-8" odd_error
 check "an empty name" fails_with "is empty" "$ballast" synth --model model.json -o ""
 finish
