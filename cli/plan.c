@@ -74,7 +74,7 @@ static const bl_opt OPTIONS[] = {
      .help = "what fails together"},
     {"min-gain", 0, BL_OPT_REAL, AT(min_gain), .metavar = "X", .min = 0, .max = 1,
      .help = "keep a layer's current placement unless it gains this fraction; by default 0.03, and "
-             "0.008 from 4 scenarios on"},
+             "0.005 from 4 scenarios on; a gain once declined must grow by half of that"},
     {"time", 0, BL_OPT_DURATION, AT(time_s), .metavar = "SECONDS", .min = 1e-3, .max = 1e6,
      .help = "stop by the clock, for all layers together; the plan is then not reproducible"},
     {"seed", 0, BL_OPT_INT, AT(seed), .metavar = "N", .min = 0, .max = 1e15,

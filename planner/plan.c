@@ -143,6 +143,8 @@ static json_t *layer_to_json(const bl_plan *plan, int l) {
                             json_pack("{s:f, s:s}", "max_over_mean", layer->bound.max_over_mean,
                                       "kind", layer->bound.kind));
         json_object_set_new(object, "gap", json_real(layer->gap));
+        if (layer->declined > 0.0)
+            json_object_set_new(object, "declined", json_real(layer->declined));
         if (layer->time.step_us > 0.0)
             json_object_set_new(object, "time",
                                 json_pack("{s:f, s:f, s:s, s:b}", "step_us", layer->time.step_us,
@@ -402,6 +404,7 @@ static bl_status read_score(const json_t *object, const char *file, bl_plan_laye
         bl_json_real(bound, "max_over_mean", 0.0, 1e300, file, &layer->bound.max_over_mean, err));
     BL_TRY(bl_json_string(bound, "kind", file, &kind, err));
     BL_TRY(bl_json_real(object, "gap", 0.0, 1e300, file, &layer->gap, err));
+    BL_TRY(bl_json_real_or(object, "declined", 0.0, 1.0, 0.0, file, &layer->declined, err));
     layer->bound.kind = bound_kind(kind);
     layer->scored = true;
     return BL_OK;

@@ -11,7 +11,7 @@
  *               "slots":[[expert ids] per rank],      -1 is an empty slot
  *               "split":{"rule","fractions"?},        fractions mirror slots, sum to 1 per expert
  *               "score":{"max_over_mean","worst"},    of the load planned on
- *               "bound":{"max_over_mean","kind"},"gap",
+ *               "bound":{"max_over_mean","kind"},"gap","declined"?,
  *               "time":{"step_us","bound_us","kind","modelled":true}}],
  *    "provenance":{"objective","rule","algorithm","seed","steps","trace","traces"?,"topology",...},
  *    "predicted":{<phase>:{"steps","imbalance":{"mean","p50","p95","p99","worst"},"step_us",
@@ -52,6 +52,8 @@ typedef struct bl_plan_layer {
     bl_layer_time time; /* 0 where it was not modelled */
     bl_bound bound;     /* kind "idle": the layer had no load, so there was nothing to score */
     double gap;
+    double
+        declined;  /* gain forgone by keeping the placement it was made from (problem.h); 0: none */
     double *share; /* [n_slots] of BL_RULE_FRACTIONS, else NULL; owned */
 } bl_plan_layer;
 

@@ -252,6 +252,7 @@ bl_status bl_planning_assemble(bl_planning *r, const bl_topology *topology,
                                          .bound = solution->bound,
                                          .time = solution->time,
                                          .gap = solution->gap,
+                                         .declined = solution->declined,
                                          .share = solution->share};
         solution->share = NULL;
         if (r->jobs[m].idle)

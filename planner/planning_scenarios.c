@@ -134,6 +134,13 @@ bl_status bl_planning_check_current(const bl_plan *current, const bl_model *mode
     return BL_OK;
 }
 
+/* What the current plan remembers of a layer. */
+static double declined_of(const bl_plan *current, int layer) {
+    const bl_layer_placement *at =
+        current != NULL ? bl_placement_layer(&current->placement, layer) : NULL;
+    return at != NULL ? current->layers[at - current->placement.layers].declined : 0.0;
+}
+
 bl_status bl_planning_make_jobs(bl_planning *r, bl_error *err) {
     const bl_planning_options *o = r->options;
     int n_idle = 0, first_idle = -1;
@@ -154,6 +161,7 @@ bl_status bl_planning_make_jobs(bl_planning *r, bl_error *err) {
                 o->current != NULL ? bl_placement_layer(&o->current->placement, j->layer) : NULL,
             .max_moves = -1,
             .min_gain = min_gain_of(r),
+            .declined = declined_of(o->current, j->layer),
             .tail = bl_planning_tail(r),
             .objective = o->objective,
         };

@@ -77,6 +77,12 @@ bl_status bl_problem_check(const bl_problem *problem, bl_error *err) {
     return bl_rules_check_problem(problem, err);
 }
 
+double bl_problem_asked_gain(const bl_problem *problem) {
+    const double least = problem->min_gain, most = 1.5 * problem->min_gain;
+    const double asked = problem->declined > 0.0 ? problem->declined + 0.5 * least : least;
+    return asked < least ? least : asked > most ? most : asked;
+}
+
 int bl_problem_active_ranks(const bl_problem *problem) {
     int active = 0;
     for (int rank = 0; rank < problem->n_ranks; rank++)

@@ -56,6 +56,7 @@ typedef struct bl_problem {
     int max_moves;                     /* copies that may travel from `current`; -1: no limit */
     double min_gain;       /* with `current`: keep it unless the score falls by more than this
                         fraction (0.01 = one per cent) */
+    double declined;       /* the gain for which `current` was last kept all the same; 0: none */
     int n_groups;          /* equal groups of experts, and the ranks' nodes, for groups.h and */
     const int *node;       /* hierarchical.h: [n_ranks] from 0, or NULL; borrowed */
     const bl_rules *rules; /* where experts may and must live (rules.h), or NULL; borrowed */
@@ -80,6 +81,11 @@ typedef struct bl_problem {
  * no more slots on a rank than experts, rules that can be kept. BL_ERR_INFEASIBLE names the
  * remedy with numbers. */
 bl_status bl_problem_check(const bl_problem *problem, bl_error *err);
+
+/* The gain for which the current placement is given up: min_gain. But a layer whose gain stayed just
+ * below it would move or not by the next breath of noise. So once a gain has been declined, the next
+ * must exceed it by half of min_gain, up to one and a half times min_gain in all. */
+double bl_problem_asked_gain(const bl_problem *problem);
 
 /* Ranks with slots. */
 int bl_problem_active_ranks(const bl_problem *problem);

@@ -41,7 +41,7 @@
 
 /* A current placement is kept unless the cost falls by more than this part. One per cent of noise
  * on every load moves the cost less than the maximum: less than BL_MIN_GAIN_DEFAULT will do. */
-#define BL_ROBUST_MIN_GAIN 0.008
+#define BL_ROBUST_MIN_GAIN 0.005
 
 /* Fewer scenarios tell nothing about the scatter. */
 #define BL_ROBUST_SCENARIOS 4

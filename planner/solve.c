@@ -199,7 +199,8 @@ static bl_status keep_or_change(const bl_problem *problem, bl_solution *solution
         double now, next;
         BL_TRY(value_of(problem, problem->current, &now, err));
         BL_TRY(value_of(problem, placement, &next, err));
-        if (next >= now * (1.0 - problem->min_gain)) {
+        if (next >= now * (1.0 - bl_problem_asked_gain(problem))) {
+            solution->declined = next < now ? 1.0 - next / now : 0.0;
             bl_layer_placement kept;
             BL_TRY(bl_layer_placement_copy(problem->current, &kept, err));
             bl_layer_placement_free(placement);
@@ -212,12 +213,32 @@ static bl_status keep_or_change(const bl_problem *problem, bl_solution *solution
 
 /* ---- all together ------------------------------------------------------------------------- */
 
+/* Search levels ranks as if rows were split evenly, which says little of the rule local. Where greedy
+ * fares better under it by the evaluator, it goes on from there. */
+static bl_status take_greedy_if_better(const bl_problem *problem, bl_solution *solution,
+                                       bl_error *err) {
+    bl_layer_placement greedy;
+    bl_score searched, packed;
+    BL_TRY(bl_evaluate(problem, &solution->placement, &searched, err));
+    BL_TRY(bl_greedy(problem, &greedy, err));
+    const bl_status st = bl_evaluate(problem, &greedy, &packed, err);
+    if (st >= 0 && packed.max_over_mean < searched.max_over_mean) {
+        bl_layer_placement_free(&solution->placement);
+        solution->placement = greedy;
+    } else {
+        bl_layer_placement_free(&greedy);
+    }
+    return st;
+}
+
 static bl_status plan_traffic(const bl_problem *problem, const bl_solve_options *options,
                               bl_solution *solution, bl_error *err) {
     const bl_traffic_plan_options traffic = {.seed = options->seed,
                                              .proposals = options->iterations,
                                              .use_milp = options->algorithm != BL_ALG_SEARCH};
     bl_traffic_plan_result result;
+    if (problem->rule == BL_RULE_LOCAL && problem->current == NULL && problem->rules == NULL)
+        BL_TRY(take_greedy_if_better(problem, solution, err));
     const bl_status st = bl_traffic_plan(problem, &traffic, &solution->placement, &result, err);
     BL_TRY(st);
     solution->nodes_improved_by_milp = result.improved_by_milp;

@@ -68,6 +68,7 @@ typedef struct bl_solution {
     double gap;            /* score / bound - 1, >= 0, in what the problem's objective says */
     int moves;             /* copies that must travel from problem->current; 0 without one */
     bool kept_current;     /* the current placement was good enough */
+    double declined;       /* then: the gain that was not worth giving it up */
     bool proven_by_milp;   /* GLPK closed what search and bounds had left open */
     bool improved_by_milp; /* GLPK found a better placement than the search */
     bl_solve_phases phases;

@@ -123,7 +123,8 @@ static bl_status keep_current(const bl_problem *problem, bl_solution *solution, 
         double now, next;
         BL_TRY(bl_timed_value(problem, problem->current, &now, err));
         BL_TRY(bl_timed_value(problem, &solution->placement, &next, err));
-        if (next >= now * (1.0 - problem->min_gain)) {
+        if (next >= now * (1.0 - bl_problem_asked_gain(problem))) {
+            solution->declined = next < now ? 1.0 - next / now : 0.0;
             bl_layer_placement kept;
             BL_TRY(bl_layer_placement_copy(problem->current, &kept, err));
             bl_layer_placement_free(&solution->placement);

@@ -53,7 +53,8 @@ static void round_trip(void **state) {
                                      .score = {1.25, 1.5},
                                      .bound = {1.125, "slot"},
                                      .time = {70.5, 60.25, "active"},
-                                     .gap = 1.25 / 1.125 - 1};
+                                     .gap = 1.25 / 1.125 - 1,
+                                     .declined = 0.0125};
     const char *path = bl_test_temp("a.plan.json"), *again = bl_test_temp("b.plan.json");
     assert_ok(bl_plan_save(&plan, path, &err));
     assert_ok(bl_plan_load(path, &back, &err));
@@ -72,6 +73,8 @@ static void round_trip(void **state) {
     assert_true(back.layers[0].bound.max_over_mean == 1.125);
     assert_string_equal(back.layers[0].bound.kind, "slot");
     assert_true(fabs(back.layers[0].gap - 1.0 / 9.0) < 1e-11);
+    assert_true(fabs(back.layers[0].declined - 0.0125) < 1e-11);
+    assert_true(back.layers[1].declined == 0.0);
     assert_true(fabs(back.layers[0].time.step_us - 70.5) < 1e-9);
     assert_true(fabs(back.layers[0].time.bound_us - 60.25) < 1e-9);
     assert_string_equal(back.layers[0].time.kind, "active");

@@ -151,6 +151,43 @@ static void test_unchanged_load_moves_nothing(void **state) {
     }
 }
 
+/* Two ranks hold {0, 1} and {2, 3}; {0, 2} and {1, 3} would be level. The excess of rank 0 is what
+ * changing gains: 1 - 100 / (100 + excess). */
+static void test_a_declined_gain_must_grow(void **state) {
+    (void)state;
+    bl_error err;
+    static const struct {
+        double excess, declined;
+        bool moves;
+    } cases[] = {
+        {2.0, 0.0, false},    /* 2.0 % < 3 % */
+        {3.3, 0.0, true},     /* 3.2 % */
+        {3.3, 0.0196, false}, /* 3.2 % < 1.96 % + 1.5 % */
+        {3.8, 0.0196, true},  /* 3.7 % */
+        {3.3, 0.01, true},    /* 1 % + 1.5 % is less than 3 % anyway */
+        {4.5, 0.04, false},   /* 4.3 % < 4.5 %, the most that is asked */
+        {4.9, 0.04, true},
+    };
+    const int slots[2] = {2, 2}, layer = 3;
+    bl_placement current;
+    assert_ok(bl_placement_create(2, 4, &layer, 1, slots, &current, &err));
+    bl_placement_fill_contiguous(&current);
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        const double half = cases[c].excess / 2;
+        const double load[4] = {50 + half, 50 + half, 50 - half, 50 - half};
+        bl_problem problem = problem_of(load, 4, slots, 2);
+        bl_solution solution;
+        problem.current = &current.layers[0];
+        problem.declined = cases[c].declined;
+        solve(&problem, BL_ALG_AUTO, &solution);
+        assert_int_equal(solution.moves > 0, cases[c].moves);
+        const double gain = 1.0 - 100.0 / (100.0 + cases[c].excess);
+        assert_true(fabs(solution.declined - (cases[c].moves ? 0.0 : gain)) < 1e-9);
+        bl_solution_free(&solution);
+    }
+    bl_placement_free(&current);
+}
+
 static void test_noise_moves_nothing(void **state) {
     (void)state;
     int greedy_moves = 0;
@@ -502,6 +539,7 @@ int main(void) {
         cmocka_unit_test(test_the_cold_expert_is_replicated),
         cmocka_unit_test(test_idle_layer_stays),
         cmocka_unit_test(test_unchanged_load_moves_nothing),
+        cmocka_unit_test(test_a_declined_gain_must_grow),
         cmocka_unit_test(test_noise_moves_nothing),
         cmocka_unit_test(test_scenarios_unchanged_move_nothing),
         cmocka_unit_test(test_move_limit),

@@ -405,10 +405,26 @@ void bl_loads_free(bl_loads *loads) {
     *loads = (bl_loads){0};
 }
 
+/* Figures that need single tokens come from a part of them where a layer has too many. */
+static void tell_sample(const bl_loads *loads, const char *name, FILE *out) {
+    const bl_token_layer *thinnest = NULL;
+    for (int l = 0; loads->sample.most > 0 && l < loads->sample.n_layers; l++) {
+        const bl_token_layer *layer = &loads->sample.layers[l];
+        if (layer->n < layer->n_seen && (thinnest == NULL || layer->n_seen > thinnest->n_seen))
+            thinnest = layer;
+    }
+    if (thinnest != NULL)
+        fprintf(out,
+                "%s: what depends on which experts a token picks together is told from a sample, "
+                "%zu of %llu tokens per layer\n",
+                name, thinnest->n, (unsigned long long)thinnest->n_seen);
+}
+
 void bl_loads_tell(const bl_loads *loads, const char *name, const char *model_name, int64_t first,
                    int64_t end, FILE *out) {
     if (loads->notes[0] != '\0')
         fprintf(out, "%s: %s\n", name, loads->notes);
+    tell_sample(loads, name, out);
     if (end != INT64_MAX && end > first && (uint64_t)end > loads->trace_steps)
         fprintf(out, "%s: has %llu steps, so --steps %lld:%lld ends at %llu\n", name,
                 (unsigned long long)loads->trace_steps, (long long)first, (long long)end,

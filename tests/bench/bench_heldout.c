@@ -209,13 +209,15 @@ static int fill_windows(bench *b, size_t layer, size_t t, bool look_back) {
     return look_back ? n : 1;
 }
 
+/* `declined` is what the plan in force remembers (bl_problem). */
 static bl_status plan_window(bench *b, const way *w, int n, const bl_layer_placement *current,
-                             tally *t, bl_solution *out, bl_error *err) {
+                             double declined, tally *t, bl_solution *out, bl_error *err) {
     bl_problem problem = problem_of(b, b->load, n);
     problem.tail = w->tail;
     problem.current = w->anchored ? current : NULL;
     problem.max_moves = problem.current != NULL ? REPLAN_MOVES : -1;
     problem.min_gain = REPLAN_GAIN;
+    problem.declined = declined;
     return solve(&problem, w->algorithm, t, out, err);
 }
 
@@ -232,13 +234,13 @@ static void take_over(bl_solution *next, bl_layer_placement *current, tally *t) 
 }
 
 static bl_status noisy_replan(bench *b, const way *w, int n, const bl_layer_placement *current,
-                              tally *noise, bl_error *err) {
+                              double declined, tally *noise, bl_error *err) {
     bl_rng rng;
     bl_rng_seed(&rng, (uint64_t)noise->n_replans);
     for (size_t i = 0; i < (size_t)n * b->n_experts; i++)
         b->load[i] *= 0.99 + 0.02 * bl_rng_unit(&rng);
     bl_solution again;
-    BL_TRY(plan_window(b, w, n, current, noise, &again, err));
+    BL_TRY(plan_window(b, w, n, current, declined, noise, &again, err));
     noise->moves += bl_layer_moves(current, &again.placement);
     noise->n_replans++;
     bl_solution_free(&again);
@@ -250,13 +252,16 @@ static bl_status windows_layer(bench *b, size_t layer, const way *w, tally *t, t
                                bl_error *err) {
     const size_t n_windows = b->plan.shape[0], parts = b->plan.shape[1];
     bl_layer_placement current = {0};
+    double declined = 0.0;
     bl_status st = BL_OK;
     for (size_t at = 0; at + 1 < n_windows && st >= 0; at++) {
         const int n = fill_windows(b, layer, at, w->tail > 0.0);
         bl_solution next;
-        st = plan_window(b, w, n, current.expert != NULL ? &current : NULL, t, &next, err);
+        st =
+            plan_window(b, w, n, current.expert != NULL ? &current : NULL, declined, t, &next, err);
         if (st < 0)
             break;
+        declined = next.declined;
         take_over(&next, &current, t);
         double value = 0.0;
         memset(b->held, 0, b->n_experts * sizeof *b->held);
@@ -266,7 +271,7 @@ static bl_status windows_layer(bench *b, size_t layer, const way *w, tally *t, t
         t->sum += value;
         t->n++;
         if (st >= 0 && (at == 0 || at + 2 == n_windows))
-            st = noisy_replan(b, w, n, &current, &noise[at > 0], err);
+            st = noisy_replan(b, w, n, &current, declined, &noise[at > 0], err);
     }
     bl_layer_placement_free(&current);
     return st;
