@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static const int LAYERS[] = {3};
@@ -21,7 +22,9 @@ static const int32_t IDS[] = {0, 1, 2, 3};
 
 static const char *ring_name(const char *what) {
     static char name[64];
-    snprintf(name, sizeof name, "test-files-%ld-%s", (long)getpid(), what);
+    static long own; /* also in a child */
+    own = own != 0 ? own : (long)getpid();
+    snprintf(name, sizeof name, "test-files-%ld-%s", own, what);
     return name;
 }
 
@@ -259,6 +262,56 @@ static void a_ring_that_was_written_over(void **state) {
     free(shape);
 }
 
+/* Engines that died before a recorder came: what went with their rings has its layer, and its place in front
+ * of what the living one pushes. The second one adds what it dropped itself. */
+static void what_died_with_its_ring_has_a_place(void **state) {
+    (void)state;
+    bl_error err;
+    static const int32_t many[20000] = {0};
+    ring_name("dead"); /* the name is the parent's */
+    for (int life = 0; life < 2; life++) {
+        const pid_t child = fork();
+        if (child == 0) {
+            bl_tracer *tracer = open_tracer("dead", "m");
+            for (uint64_t step = 0; step < 3; step++)
+                push_step(tracer, step);
+            bl_trace_step_begin(tracer, 3, BL_PHASE_DECODE, 0); /* larger than the ring: dropped */
+            bl_trace_push(tracer, 3, many, 1, 40000, 2);
+            bl_trace_step_end(tracer);
+            _exit(0);
+        }
+        int how = 1;
+        assert_int_equal(waitpid(child, &how, 0), child);
+        assert_int_equal(how, 0);
+    }
+    bl_tracer *tracer = open_tracer("dead", "m");
+    bl_trace_counters counters;
+    assert_int_equal(bl_trace_read_counters(tracer, &counters), BL_OK);
+    assert_int_equal(counters.pushed, 8);
+    assert_int_equal(counters.dropped, 8);
+    const char *dir = directory("dead");
+    const bl_recorder_options options = options_for(dir);
+    bl_recorder *recorder = open_recorder(&options, "dead");
+    push_step(tracer, 10);
+    const bl_recorder_totals totals = finish(tracer, recorder);
+    assert_int_equal(totals.written, 1);
+    assert_int_equal(totals.dropped, 8);
+    bl_stream *stream = NULL;
+    bl_record record;
+    bool got;
+    assert_ok(bl_stream_open(dir, &stream, &err));
+    assert_ok(bl_stream_next(stream, &record, &got, &err));
+    assert_true(got);
+    assert_int_equal(record.step, 0);
+    assert_int_equal(record.layer, 3);
+    assert_int_equal(record.dropped, 8);
+    assert_int_equal(record.n_tokens, 0);
+    assert_ok(bl_stream_next(stream, &record, &got, &err));
+    assert_true(got);
+    assert_int_equal(record.step, 10);
+    bl_stream_free(stream);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_file_removed_while_it_is_written),
@@ -267,6 +320,7 @@ int main(void) {
         cmocka_unit_test(parts_that_hold_nothing),
         cmocka_unit_test(another_model_is_not_appended),
         cmocka_unit_test(a_ring_that_was_written_over),
+        cmocka_unit_test(what_died_with_its_ring_has_a_place),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

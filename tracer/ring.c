@@ -151,13 +151,84 @@ static bool put_aside(const char *object, const char *name) {
 }
 
 typedef struct leftover {
-    uint64_t lost; /* records that went with it */
-    bool recorded; /* it had a consumer, or was to have one */
+    uint64_t lost;    /* records that went with it */
+    uint64_t *layers; /* [n_layers] of these, as far as it can be told; NULL: not told */
+    bool recorded;    /* it had a consumer, or was to have one */
 } leftover;
 
+static bl_status open_ring(const char *name, bl_ring *ring, bl_ring_shape *shape, bl_error *err);
+
+static void add_drops(const unsigned char *body, int n_layers, uint64_t *layers) {
+    for (int l = 0; l < n_layers; l++) {
+        uint64_t records;
+        memcpy(&records, body + 8 + 8 * (size_t)l, sizeof records);
+        layers[l] += records;
+    }
+}
+
+/* Records that wait in a dead producer's ring, and those that it dropped and could not tell, by layer. */
+static void count_left(bl_ring *ring, const bl_ring_shape *shape, uint64_t *layers,
+                       uint64_t *more) {
+    bl_ring_entry entry;
+    const unsigned char *body;
+    uint64_t until = 0, first, last;
+    while (bl_ring_peek(ring, &entry, &body, NULL) == BL_OK && body != NULL) {
+        if (entry.kind == BL_RING_DROPS &&
+            entry.bytes == sizeof entry + 8 + 8 * (size_t)shape->n_layers) {
+            add_drops(body, shape->n_layers, layers);
+            until = entry.step + 1;
+        }
+        for (int l = 0;
+             entry.kind != BL_RING_DROPS && entry.kind != BL_RING_MAP && l < shape->n_layers; l++)
+            layers[l] += shape->layers[l] == entry.layer;
+        bl_ring_pop(ring, &entry);
+    }
+    if (!bl_ring_last_drops(ring, &first, &last, more) || last + 1 <= until)
+        return;
+    for (int l = 0; l < shape->n_layers; l++)
+        layers[l] += more[l];
+}
+
+/* What each layer loses with the ring of a dead producer; the caller frees it. NULL when its layers are
+ * others than those of `now`, or when the counts cannot be right: more than `lost`. */
+static uint64_t *lost_by_layer(const char *name, const bl_ring_shape *now, uint64_t lost) {
+    bl_ring ring = {0};
+    const size_t n = (size_t)now->n_layers;
+    bl_ring_shape *shape = malloc(sizeof *shape);
+    uint64_t *layers = calloc(2 * n, sizeof *layers), sum = 0;
+    if (shape != NULL && layers != NULL && open_ring(name, &ring, shape, NULL) == BL_OK) {
+        ring.capacity = ring.mapped_bytes - ring.memory->data_offset;
+        ring.data = (unsigned char *)ring.memory + ring.memory->data_offset;
+        ring.n_layers = shape->n_layers;
+        bl_ring_unread(&ring);
+        if (shape->n_layers == now->n_layers &&
+            memcmp(shape->layers, now->layers, n * sizeof *now->layers) == 0)
+            count_left(&ring, shape, layers, layers + n);
+        munmap(ring.memory, ring.mapped_bytes);
+    }
+    free(shape);
+    for (size_t l = 0; layers != NULL && l < n; l++)
+        sum += layers[l];
+    if (sum == 0 || sum > lost) {
+        free(layers);
+        return NULL;
+    }
+    return layers;
+}
+
+/* What was lost before the new ring's first step: told as drops up to step 0. */
+static void inherit_drops(bl_pack_drops *drops, const uint64_t *layers, int n_layers) {
+    if (layers == NULL)
+        return;
+    bl_pack_drop_begin(drops, 0);
+    for (int l = 0; l < n_layers; l++)
+        bl_pack_drop_layer(drops, l, layers[l]);
+    bl_pack_drop_end(drops);
+}
+
 /* Remove the object if its maker is gone. */
-static bl_status remove_leftover(const char *object, const char *name, leftover *left,
-                                 bl_error *err) {
+static bl_status remove_leftover(const char *object, const char *name, const bl_ring_shape *shape,
+                                 leftover *left, bl_error *err) {
     const int fd = shm_open(object, O_RDWR | O_CLOEXEC, 0);
     if (fd < 0)
         return BL_OK;
@@ -178,6 +249,8 @@ static bl_status remove_leftover(const char *object, const char *name, leftover 
     close(fd);
     if (in_use)
         return bl_fail(err, BL_ERR_STATE, "the ring \"%s\" is in use by a living process", name);
+    if (!aside && left->lost > 0)
+        left->layers = lost_by_layer(name, shape, left->lost);
     if (aside)
         left->lost = 0;
     else
@@ -201,10 +274,12 @@ bl_status bl_ring_create(const char *name, const bl_ring_shape *shape, size_t da
         capacity *= 2;
     snprintf(ring.name, sizeof ring.name, "%s", name);
     leftover left = {0};
-    BL_TRY(remove_leftover(object, name, &left, err));
+    BL_TRY(remove_leftover(object, name, shape, &left, err));
     const int fd = shm_open(object, O_RDWR | O_CREAT | O_EXCL, 0600);
-    if (fd < 0)
+    if (fd < 0) {
+        free(left.layers);
         return bl_fail(err, BL_ERR_IO, "cannot create the ring \"%s\": %s", name, strerror(errno));
+    }
     bl_status st = BL_OK;
     /* Reserved now: a page that is missing later would end the engine with SIGBUS. */
     const int full = posix_fallocate(fd, 0, (off_t)(data_offset() + capacity));
@@ -216,6 +291,7 @@ bl_status bl_ring_create(const char *name, const bl_ring_shape *shape, size_t da
         st = map(fd, data_offset() + capacity, &ring, err);
     close(fd);
     if (st < 0) {
+        free(left.layers);
         shm_unlink(object);
         return st;
     }
@@ -233,6 +309,8 @@ bl_status bl_ring_create(const char *name, const bl_ring_shape *shape, size_t da
     BL_PACK_STORE(&m->counters.pushed, left.lost);
     BL_PACK_STORE(&m->counters.dropped, left.lost);
     m->expected = left.recorded;
+    inherit_drops(&m->drops, left.layers, shape->n_layers);
+    free(left.layers);
     m->magic = MAGIC;
     ring.capacity = capacity;
     ring.n_layers = shape->n_layers;

@@ -113,7 +113,7 @@ bool bl_ring_model_is_valid(const char *model);
 /* A new ring of at least `data_bytes`; BL_ERR_STATE when a living process uses the name. A ring that a
  * dead one left unfinished is put aside under another name (bl_ring_gone()) if this name has had a
  * recorder, which will be back: a few of them. Otherwise it is removed, and the new ring's counters begin with the records
- * that are lost with it, as pushed and dropped. */
+ * that are lost with it, as pushed and dropped; as drops up to step 0 of their layers, if these are the same. */
 bl_status bl_ring_create(const char *name, const bl_ring_shape *shape, size_t data_bytes,
                          bl_ring *out, bl_error *err);
 /* Is there a ring of this name that was put aside, in slots 0 .. BL_RING_GONE - 1? Its name then. */
