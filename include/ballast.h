@@ -76,10 +76,11 @@ typedef enum bl_phase {
 typedef struct bl_tracer bl_tracer;
 
 typedef struct bl_trace_options {
-    size_t size;       /* sizeof(bl_trace_options): lets later versions add fields behind */
-    const char *model; /* name for the trace file: at most 127 bytes of UTF-8, no control characters */
-    int n_experts;     /* routed experts per MoE layer, 1 .. 65536 */
-    int top_k;         /* ids per token row, 1 .. 1024 */
+    size_t size; /* sizeof(bl_trace_options): lets later versions add fields behind */
+    const char
+        *model;    /* name for the trace file: at most 127 bytes of UTF-8, no control characters */
+    int n_experts; /* routed experts per MoE layer, 1 .. 65536 */
+    int top_k;     /* ids per token row, 1 .. 1024 */
     const int *layers; /* [n_layers] decoder-layer ids of the MoE layers, ascending */
     int n_layers;      /* 1 .. 4096 */
     int rank, n_ranks; /* this rank among those that trace together, at most 65536 */

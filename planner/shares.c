@@ -120,10 +120,11 @@ static bl_status level_on_sum(const bl_problem *problem, const bl_layer_placemen
 }
 
 bl_status bl_shares_unsupported(const bl_problem *problem, bl_error *err) {
-    return bl_fail_at(err, BL_ERR_UNSUPPORTED, bl_at_layer(NULL, problem->layer),
-                      "the split rule '%s' looks at the rank a token is born on, which loads alone do "
-                      "not tell; plan with --rule even or fractions",
-                      bl_rule_names[problem->rule]);
+    return bl_fail_at(
+        err, BL_ERR_UNSUPPORTED, bl_at_layer(NULL, problem->layer),
+        "the split rule '%s' looks at the rank a token is born on, which loads alone do "
+        "not tell; plan with --rule even or fractions",
+        bl_rule_names[problem->rule]);
 }
 
 bl_status bl_shares_of(const bl_problem *problem, const bl_layer_placement *placement,

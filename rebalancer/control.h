@@ -61,7 +61,7 @@ typedef struct bl_control_cluster {
     uint64_t plan_epoch; /* of the plan it was started with; 0: none */
     /* Optional, borrowed: */
     const bl_meter *meter;
-    json_t *model; /* a model.json, for whoever plans */
+    json_t *model;          /* a model.json, for whoever plans */
     const int *host, *node; /* [n_ranks] where ranks are; both NULL: not known */
     bl_journal *journal;
 } bl_control_cluster;

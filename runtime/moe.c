@@ -64,7 +64,7 @@ void bl_moe_dispatch_by(bl_moe *moe, bl_dispatch dispatch, const int *node) {
     moe->near.shares_rows = moe->dispatch != BL_DISPATCH_ASSIGNMENT;
     moe->far.shares_rows = moe->far.forwards = true;
     for (int rank = 0; rank < moe->n_ranks; rank++)
-        moe->gateway[rank] = moe->dispatch == BL_DISPATCH_DEDUP_NODE
+        moe->gateway[rank] = node != NULL && dispatch == BL_DISPATCH_DEDUP_NODE
                                  ? bl_dispatch_gateway(node, moe->n_ranks, moe->rank, node[rank])
                                  : moe->rank;
 }

@@ -3,7 +3,7 @@
 # are as tests/abi/ says. An addition is entered there; whatever else differs breaks engines.
 . tests/tap.sh
 library=$BUILD/libballast-trace.so
-symbols() { nm -D --defined-only "$library" | awk '{print $3}' | sort | diff tests/abi/libballast-trace.symbols - ; }
+symbols() { nm -D --defined-only "$library" | awk '{print $3}' | LC_ALL=C sort | diff tests/abi/libballast-trace.symbols - ; }
 # Sanitizers bring their own.
 libc_only() {
     local needed
@@ -20,7 +20,7 @@ cplusplus() { printf '#include "ballast.h"\nint main() { bl_trace_options o = BL
     "${CXX:-c++}" -Wall -Wextra -Werror -Iinclude -fsyntax-only "$work/a.cc"; }
 c99() { printf '#include "ballast.h"\nint main(void) { bl_trace_rows r = BL_TRACE_ROWS_INIT; return r.id_bytes; }\n' >"$work/a.c" &&
     "${CC:-cc}" -std=c99 -pedantic -Wall -Wextra -Werror -Iinclude -fsyntax-only "$work/a.c"; }
-embed_symbols() { nm -D --defined-only "$BUILD/libballast.so" | awk '{print $3}' | sort | diff tests/abi/libballast.symbols - ; }
+embed_symbols() { nm -D --defined-only "$BUILD/libballast.so" | awk '{print $3}' | LC_ALL=C sort | diff tests/abi/libballast.symbols - ; }
 # Neither GLPK nor a server of its own inside an engine; what sanitizers bring aside.
 embed_needs() {
     local needed

@@ -5,8 +5,8 @@
  * it gather the hot ones. For one client after another, until it is killed.
  */
 #include "core/base64.h"
+#include "core/json.h"
 
-#include <jansson.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
