@@ -188,7 +188,8 @@ void bl_trace_close(bl_tracer *tracer);
  * packs into the ring, which is pinned, and never synchronises. A captured graph freezes the
  * arguments of its launches, so what changes from step to step is read from a block in device
  * memory that the engine updates in stream order before the step. A tracer is used through these
- * calls or through the host's, never both. Ids are logical; counts-only does not apply.
+ * calls or through the host's, never both. Ids are logical: maps would have to go into a ring that only
+ * the device writes to. A layer is pushed at most once in a step.
  *
  * Without CUDA in the library these return BL_ERR_UNSUPPORTED. */
 typedef struct bl_trace_cuda_block { /* in device memory */

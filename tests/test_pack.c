@@ -36,10 +36,13 @@ static bl_tracer *open_tracer(const char *what, int n_experts, size_t bytes) {
 
 static bl_pack_device device_for(bl_tracer *tracer) {
     bl_ring_memory *m = tracer->ring.memory;
+    static uint32_t counts[512]; /* device memory is not zeroed */
+    memset(counts, 0xee, sizeof counts);
     return (bl_pack_device){.ring = tracer->ring.pack,
                             .drops = &m->drops,
                             .counters = &m->counters,
                             .control = &m->control,
+                            .counts = counts,
                             .n_layers = N_LAYERS,
                             .n_ids = tracer->n_experts,
                             .k = K,
@@ -56,8 +59,14 @@ static void replay_push(bl_pack_device *d, const bl_pack_block *block, int layer
         return;
     }
     const uint64_t slots = (uint64_t)d->n_tokens * (uint64_t)d->k;
+    for (int id = 0; d->counting && id < d->n_ids; id++)
+        d->counts[id] = 0;
     for (uint64_t slot = slots; slot-- > 0;) {
-        const int what = bl_pack_slot(d, slot, ids, id_bytes, row_bytes);
+        int64_t id = 0;
+        const int what = d->counting ? bl_pack_counted(d, slot, ids, id_bytes, row_bytes, &id)
+                                     : bl_pack_slot(d, slot, ids, id_bytes, row_bytes);
+        if (d->counting && what == 0)
+            d->counts[id]++;
         d->n_empty += what == 1;
         if (what == 2) {
             d->has_bad = 1;
@@ -66,7 +75,9 @@ static void replay_push(bl_pack_device *d, const bl_pack_block *block, int layer
                                    id_bytes);
         }
     }
-    for (uint64_t at = 0; d->n_empty > 0 && at < (slots + 7) / 8; at++)
+    for (int id = 0; d->counting && id < d->n_ids; id++)
+        bl_pack_store_count(d, (uint64_t)id);
+    for (uint64_t at = 0; !d->counting && d->n_empty > 0 && at < (slots + 7) / 8; at++)
         bl_pack_bitmap_byte(d, at, ids, id_bytes, row_bytes);
     bl_pack_end_layer(d, block, layer);
 }
@@ -173,6 +184,45 @@ static void what_is_unusual_is_told(void **state) {
     bl_stream_free(stream);
 }
 
+/* Switched from outside while a graph is replayed: step 0 as ids, 1 and 2 as counts, 3 as ids. An id that is
+ * no expert makes its record a rejected one. */
+static void counts_are_what_ids_would_give(void **state) {
+    (void)state;
+    bl_tracer *tracer = open_tracer("counts", 256, 1 << 16);
+    bl_pack_device d = device_for(tracer);
+    const int32_t ids[] = {0, 255, 7, -1, 0, 9, 255, 0}, bad[] = {1, 256, 0, 2, 0, 2, 0, 2};
+    for (uint64_t step = 0; step < 4; step++) {
+        const bl_pack_block block = {.step = step, .n_tokens = 4, .phase = BL_PHASE_DECODE};
+        BL_PACK_STORE(d.control,
+                      bl_control_word(1, 1, step == 1 || step == 2 ? BL_MODE_COUNTS : BL_MODE_IDS));
+        bl_pack_begin_step(&d, &block);
+        replay_push(&d, &block, 3, ids, 4, 5, 4 * K);
+        replay_push(&d, &block, 7, step == 2 ? bad : ids, 4, 5, 4 * K);
+        bl_pack_end_step(&d);
+    }
+    bl_recorder_totals totals;
+    bl_stream *stream = record_all(tracer, "counts", &totals);
+    assert_int_equal(totals.written, 7);
+    assert_int_equal(totals.rejected, 1);
+    bl_test_has(totals.why_rejected, "id 256 is not");
+    for (int i = 0; i < 7; i++) {
+        const bl_record record = next(stream);
+        const int step = i < 5 ? i / 2 : 3;
+        assert_int_equal(record.step, step);
+        assert_int_equal(record.layer, i == 6 || (i < 5 && i % 2 == 1) ? 7 : 3);
+        assert_int_equal(record.n_tokens, 4);
+        assert_int_equal(record.n_empty, 1);
+        if (step == 0 || step == 3) {
+            assert_memory_equal(record.ids, ids, sizeof ids);
+            continue;
+        }
+        assert_null(record.ids);
+        for (int id = 0; id < 256; id++)
+            assert_int_equal(record.counts[id], id == 0 ? 3 : id == 255 ? 2 : id == 7 || id == 9);
+    }
+    bl_stream_free(stream);
+}
+
 /* A small ring: laps with fillers, whole steps dropped and placed, sampling honoured. */
 static void a_full_ring_counts_on_the_device_too(void **state) {
     (void)state;
@@ -243,6 +293,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_replay_sees_the_block_and_not_its_capture),
         cmocka_unit_test(what_is_unusual_is_told),
+        cmocka_unit_test(counts_are_what_ids_would_give),
         cmocka_unit_test(a_full_ring_counts_on_the_device_too),
         cmocka_unit_test(without_cuda_the_calls_say_so),
     };

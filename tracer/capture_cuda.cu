@@ -33,10 +33,47 @@ struct cuda_state {
     void *memory;           /* of the ring, registered */
     bl_pack_device *device; /* in device memory */
     bl_pack_block *block;   /* in device memory */
+    uint32_t *counts;       /* in device memory, [n_experts] */
 };
 
 __global__ void begin_step(bl_pack_device *d, const bl_pack_block *block) {
     bl_pack_begin_step(d, block);
+}
+
+/* What slot `slot` is, and its traces in shared memory. */
+__device__ void note(int what, uint64_t slot, unsigned *n_empty, unsigned long long *bad) {
+    if (what == 1)
+        atomicAdd(n_empty, 1u);
+    else if (what == 2)
+        atomicMin(bad, (unsigned long long)slot);
+}
+
+__device__ void pack_ids(bl_pack_device *d, const void *ids, int id_bytes, uint64_t row_bytes,
+                         unsigned *n_empty, unsigned long long *bad) {
+    const uint64_t slots = (uint64_t)d->n_tokens * (uint64_t)d->k;
+    for (uint64_t slot = threadIdx.x; slot < slots; slot += blockDim.x)
+        note(bl_pack_slot(d, slot, ids, id_bytes, row_bytes), slot, n_empty, bad);
+    __syncthreads();
+    for (uint64_t at = threadIdx.x; *n_empty > 0 && at < (slots + 7) / 8; at += blockDim.x)
+        bl_pack_bitmap_byte(d, at, ids, id_bytes, row_bytes);
+}
+
+__device__ void pack_counts(bl_pack_device *d, const void *ids, int id_bytes, uint64_t row_bytes,
+                            unsigned *n_empty, unsigned long long *bad) {
+    const uint64_t slots = (uint64_t)d->n_tokens * (uint64_t)d->k, n_ids = (uint64_t)d->n_ids;
+    for (uint64_t id = threadIdx.x; id < n_ids; id += blockDim.x)
+        d->counts[id] = 0;
+    __syncthreads();
+    for (uint64_t slot = threadIdx.x; slot < slots; slot += blockDim.x) {
+        int64_t id;
+        const int what = bl_pack_counted(d, slot, ids, id_bytes, row_bytes, &id);
+        note(what, slot, n_empty, bad);
+        if (what == 0)
+            atomicAdd(&d->counts[id], 1u);
+    }
+    __syncthreads();
+    for (uint64_t id = threadIdx.x; id < n_ids; id += blockDim.x)
+        bl_pack_store_count(d, id);
 }
 
 /* One block of threads: reservation, packing and the entry's header follow each other. */
@@ -51,17 +88,10 @@ __global__ void push(bl_pack_device *d, const bl_pack_block *block, int layer, c
     }
     __syncthreads();
     if (d->entry != 0) {
-        const uint64_t slots = (uint64_t)d->n_tokens * (uint64_t)d->k;
-        for (uint64_t slot = threadIdx.x; slot < slots; slot += blockDim.x) {
-            const int what = bl_pack_slot(d, slot, ids, id_bytes, row_bytes);
-            if (what == 1)
-                atomicAdd(&n_empty, 1u);
-            else if (what == 2)
-                atomicMin(&bad, (unsigned long long)slot);
-        }
-        __syncthreads();
-        for (uint64_t at = threadIdx.x; n_empty > 0 && at < (slots + 7) / 8; at += blockDim.x)
-            bl_pack_bitmap_byte(d, at, ids, id_bytes, row_bytes);
+        if (d->counting)
+            pack_counts(d, ids, id_bytes, row_bytes, &n_empty, &bad);
+        else
+            pack_ids(d, ids, id_bytes, row_bytes, &n_empty, &bad);
         __threadfence_system(); /* what this thread wrote is in host memory before `head` moves */
     }
     __syncthreads();
@@ -100,6 +130,7 @@ int status_of(cudaError_t error) {
 void release(cuda_state *s) {
     cudaFree(s->device);
     cudaFree(s->block);
+    cudaFree(s->counts);
     if (s->memory != 0)
         cudaHostUnregister(s->memory);
     free(s);
@@ -125,6 +156,9 @@ cudaError_t prepare(cuda_state *s, void *memory, size_t bytes, const size_t offs
     d->counters = (bl_pack_counters *)(base + offsets[4]);
     d->drops = (bl_pack_drops *)(base + (size_t)(uintptr_t)d->drops);
     error = cudaMalloc((void **)&s->device, sizeof *d);
+    if (error == cudaSuccess)
+        error = cudaMalloc((void **)&s->counts, (size_t)d->n_ids * sizeof *s->counts);
+    d->counts = s->counts;
     if (error == cudaSuccess)
         error = cudaMalloc((void **)&s->block, sizeof *s->block);
     if (error == cudaSuccess)

@@ -22,7 +22,8 @@
  * and the cursor is device memory too. One block of threads packs one layer:
  *
  *     thread 0    bl_pack_begin_layer()       reserve room for the largest entry, or overflow
- *     all         bl_pack_slot(i) for their slots i of n_tokens * k
+ *     all         bl_pack_slot(i) for their slots i of n_tokens * k, or, counts only, bl_pack_counted(i) and
+ *                 an atomic 1 to its count, then bl_pack_store_count(id) for their ids
  *     thread 0    bl_pack_end_layer()         what was seen decides the entry's final size
  *     after the last layer, one thread        bl_pack_end_step(): publish, or count a drop
  */
@@ -259,9 +260,10 @@ typedef struct bl_pack_device {
     bl_word *control;
     uint64_t pushed, kept, dropped, skipped;
     int32_t n_layers, n_ids, k, width;
+    uint32_t *counts; /* [n_ids] of the open layer, in device memory: counts only */
     /* of the open step */
     uint64_t step, records;
-    uint32_t in_step, overflowed, sampled_out, drops_told;
+    uint32_t in_step, overflowed, sampled_out, drops_told, counting;
     /* of the open layer */
     unsigned char *entry; /* 0: not kept */
     uint64_t room;
@@ -288,7 +290,9 @@ BL_PACK_FN void bl_pack_begin_step(bl_pack_device *d, const bl_pack_block *block
     d->records = 0;
     d->overflowed = 0;
     d->drops_told = 0;
-    d->sampled_out = !bl_control_keeps(BL_PACK_LOAD(d->control), block->step);
+    const uint64_t control = BL_PACK_LOAD(d->control);
+    d->sampled_out = !bl_control_keeps(control, block->step);
+    d->counting = d->counts != 0 && bl_control_mode(control) == BL_MODE_COUNTS;
     if (!d->sampled_out && BL_PACK_LOAD(&d->drops->n_steps) != 0) {
         d->drops_told = (uint32_t)bl_pack_tell_drops(&d->ring, d->drops, d->n_layers);
         d->overflowed = !d->drops_told;
@@ -314,7 +318,9 @@ BL_PACK_FN void bl_pack_begin_layer(bl_pack_device *d, const bl_pack_block *bloc
     if (d->sampled_out || d->overflowed)
         return;
     const uint64_t slots = (uint64_t)d->n_tokens * (uint64_t)d->k, bitmap = (slots + 7) / 8;
-    d->room = bl_pack_round_up(sizeof(bl_ring_entry) + slots * (uint64_t)d->width + bitmap);
+    const uint64_t body = slots * (uint64_t)d->width + bitmap;
+    d->room =
+        bl_pack_round_up(sizeof(bl_ring_entry) + (d->counting ? 4 * (uint64_t)d->n_ids : body));
     d->entry = bl_pack_reserve(&d->ring, d->room);
     d->overflowed = d->entry == 0;
 }
@@ -349,14 +355,30 @@ BL_PACK_FN void bl_pack_bitmap_byte(const bl_pack_device *d, uint64_t at, const 
     d->entry[sizeof(bl_ring_entry) + slots * (uint64_t)d->width + at] = (unsigned char)byte;
 }
 
+/* Counts only, instead of the two above: all counts are set to 0, then every slot says what it is, as
+ * bl_pack_slot() does, and which id it adds 1 to, then all counts are stored. */
+BL_PACK_FN int bl_pack_counted(const bl_pack_device *d, uint64_t slot, const void *ids,
+                               int id_bytes, uint64_t row_bytes, int64_t *id) {
+    const uint64_t k = (uint64_t)d->k;
+    *id = bl_pack_id((const unsigned char *)ids + slot / k * row_bytes +
+                         slot % k * (uint64_t)id_bytes,
+                     id_bytes);
+    return *id < 0 ? 1 : *id >= d->n_ids ? 2 : 0;
+}
+BL_PACK_FN void bl_pack_store_count(const bl_pack_device *d, uint64_t id) {
+    *(uint32_t *)(void *)(d->entry + sizeof(bl_ring_entry) + 4 * id) = d->counts[id];
+}
+
 /* `layer` is the decoder-layer id, an argument of the launch: it does not change between replays. */
 BL_PACK_FN void bl_pack_end_layer(bl_pack_device *d, const bl_pack_block *block, int layer) {
     if (d->entry == 0)
         return;
     const uint64_t slots = (uint64_t)d->n_tokens * (uint64_t)d->k;
-    bl_ring_entry entry = bl_pack_entry(BL_RING_RECORD, d->step, block->epoch);
-    uint64_t bytes =
-        d->n_empty > 0 ? d->room : bl_pack_round_up(sizeof entry + slots * (uint64_t)d->width);
+    bl_ring_entry entry =
+        bl_pack_entry(d->counting ? BL_RING_COUNTS : BL_RING_RECORD, d->step, block->epoch);
+    uint64_t bytes = d->n_empty > 0 || d->counting
+                         ? d->room
+                         : bl_pack_round_up(sizeof entry + slots * (uint64_t)d->width);
     if (d->has_bad)
         bytes = sizeof entry;
     entry.bytes = (uint32_t)bytes;
@@ -366,7 +388,7 @@ BL_PACK_FN void bl_pack_end_layer(bl_pack_device *d, const bl_pack_block *block,
     entry.n_ids = (uint32_t)d->n_ids;
     entry.n_empty = d->n_empty;
     entry.k = (uint16_t)d->k;
-    entry.width = (uint8_t)d->width;
+    entry.width = (uint8_t)(d->counting ? 4 : d->width);
     entry.phase = (uint8_t)block->phase;
     entry.flags = block->flags & BL_ENTRY_DUMMY;
     bl_pack_copy(d->entry, &entry, sizeof entry);
