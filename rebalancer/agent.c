@@ -681,6 +681,10 @@ int64_t bl_agent_step_bytes(const bl_agent *agent) {
     return agent->options.step_bytes;
 }
 
+void bl_agent_regroup(bl_agent *agent) {
+    bl_tx_regroup(&agent->tx);
+}
+
 void bl_agent_set_recovering(bl_agent *agent, bool recovering) {
     agent->recovering = recovering;
 }

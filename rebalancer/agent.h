@@ -102,6 +102,9 @@ bl_status bl_agent_check(const bl_agent *agent, bl_error *err);
  * whether all others serve the same map. */
 bool bl_agent_is_in_doubt(const bl_agent *agent);
 
+/* All survivors have told each other the same losses: from now on they are whom a majority is of. */
+void bl_agent_regroup(bl_agent *agent);
+
 /* While the rank recovers from a loss it agrees to no new move: its map is not the others' yet. */
 void bl_agent_set_recovering(bl_agent *agent, bool recovering);
 

@@ -406,6 +406,7 @@ static bl_status recover(bl_recovery *r, uint64_t step, uint64_t sequence, bl_re
             break;
         BL_TRY(speak(r, step, sequence, err)); /* another one, meanwhile */
     }
+    bl_agent_regroup(r->agent);
     BL_TRY(repair(r, &made, err));
     for (int rank = 0; rank < r->n_ranks; rank++) {
         if (!r->knows[rank])

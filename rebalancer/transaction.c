@@ -150,6 +150,7 @@ static void on_prepare(bl_transaction *tx, const bl_tx_event *event, uint64_t no
         tx->view = m->view;
         tx->n_members = bl_tx_n_living(tx);
         tx->lowest_member = bl_tx_leader(tx);
+        tx->regrouped = false;
     }
     tx->term = m->term;
     tx->wave = tx->decided = tx->attempt = 0;

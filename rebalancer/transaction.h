@@ -58,7 +58,9 @@
  *     Displaced buffers are freed when all survivors have said BEGUN to each other. The lowest
  *     survivor leads the next view.
  *   - only a majority of the last view goes on (half of it: the half with its lowest rank); others
- *     halt. A second loss while a promised rank waits for the survivors' word halts that rank.
+ *     halt. Survivors that have all told each other the same losses are the last view from then on
+ *     (bl_tx_regroup()): whoever counts on them must be of them, since none of them hears a lost rank
+ *     again. A second loss while a promised rank waits for the survivors' word halts that rank.
  */
 #ifndef BL_REBALANCER_TRANSACTION_H
 #define BL_REBALANCER_TRANSACTION_H
@@ -251,6 +253,7 @@ typedef struct bl_transaction {
     /* membership */
     bool lost[BL_TX_MAX_RANKS];
     int n_members, lowest_member; /* of the view; the living are fewer after a loss */
+    bool regrouped;               /* these are members of a view that has no number yet */
     int lost_leader;              /* whose survivors are still to be heard, or -1 */
     bool orphaned;                /* finish the decided wave without a leader */
     bl_tx_word words[BL_TX_MAX_RANKS];
@@ -262,6 +265,10 @@ void bl_tx_init(bl_transaction *tx, int rank, int n_ranks, const bl_tx_options *
 
 /* One event at `now_ns`; `out` is overwritten with what the rank must do, in order. */
 void bl_tx_step(bl_transaction *tx, const bl_tx_event *event, uint64_t now_ns, bl_tx_actions *out);
+
+/* All living ranks know the same losses and that all know: from now on they are the view of which a
+ * majority is needed. Not an event: what is under way goes on. */
+void bl_tx_regroup(bl_transaction *tx);
 
 /* ---- questions ------------------------------------------------------------------------------- */
 

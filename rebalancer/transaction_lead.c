@@ -67,10 +67,12 @@ static void begin_wave(bl_transaction *tx, uint64_t now, bl_tx_actions *out) {
 void bl_tx_lead_apply(bl_transaction *tx, const bl_schedule *schedule, uint64_t now,
                       bl_tx_actions *out) {
     bl_tx_lead *lead = &tx->lead;
-    if (bl_tx_n_living(tx) < tx->n_members) { /* ranks were lost: the rest is a view of its own */
+    if (tx->regrouped ||
+        bl_tx_n_living(tx) < tx->n_members) { /* ranks were lost: the rest is a view of its own */
         tx->view++;
         tx->n_members = bl_tx_n_living(tx);
         tx->lowest_member = tx->rank;
+        tx->regrouped = false;
     }
     *lead = (bl_tx_lead){.term = tx->term + 1, .schedule = schedule};
     enter(lead, BL_TX_AGREEING, now + tx->options.agree_ns);

@@ -45,7 +45,16 @@ static void new_view(bl_transaction *tx) {
     tx->view++;
     tx->n_members = bl_tx_n_living(tx);
     tx->lowest_member = bl_tx_leader(tx);
+    tx->regrouped = false;
     tx->lost_leader = -1;
+}
+
+void bl_tx_regroup(bl_transaction *tx) {
+    if (bl_tx_n_living(tx) == tx->n_members)
+        return;
+    tx->n_members = bl_tx_n_living(tx);
+    tx->lowest_member = bl_tx_leader(tx);
+    tx->regrouped = true;
 }
 
 /* When every survivor has spoken: carry out what was decided, take back what was not. */

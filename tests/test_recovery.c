@@ -29,6 +29,7 @@ typedef struct rank {
     uint64_t seed;
     int n_steps;      /* to take */
     double dies_at_s; /* 0: it lives */
+    bool still;       /* it starts no moves */
     bl_transport *transport;
     bl_exchange exchange;
     bl_store *store;
@@ -134,7 +135,7 @@ static bl_status step_once(rank *r, bool *over, bl_error *err) {
 static void maybe_move(rank *r, bl_rng *rng) {
     bl_error err = BL_ERROR_INIT;
     int n;
-    if (bl_agent_leader(r->agent) != r->rank || bl_agent_is_busy(r->agent) ||
+    if (r->still || bl_agent_leader(r->agent) != r->rank || bl_agent_is_busy(r->agent) ||
         r->completed >= r->n_steps || bl_rng_below(rng, 4) != 0)
         return;
     bl_placement goal;
@@ -384,8 +385,8 @@ static void check_who_went_on(const rank *ranks, uint64_t seed, uint64_t expecte
 }
 
 /* A cluster on a network that loses and doubles messages; `expected`: who goes on to the end. */
-static void run_simulated(uint64_t seed, int n_steps, const bl_sim_fault *faults, int n_faults,
-                          uint64_t expected, totals *sum) {
+static void run_simulated(uint64_t seed, int n_steps, bool still, const bl_sim_fault *faults,
+                          int n_faults, uint64_t expected, totals *sum) {
     static rank ranks[RANKS];
     bl_error err;
     bl_transport *handles[RANKS];
@@ -397,6 +398,8 @@ static void run_simulated(uint64_t seed, int n_steps, const bl_sim_fault *faults
     options.n_faults = n_faults;
     assert_ok(bl_transport_sim_open(RANKS, &options, handles, &err));
     open_ranks(ranks, handles, seed, n_steps);
+    for (int g = 0; g < RANKS; g++)
+        ranks[g].still = still;
     run_ranks(ranks);
     check_ranks(ranks, seed, sum);
     check_who_went_on(ranks, seed, expected, sum);
@@ -409,7 +412,7 @@ static void test_a_network_that_loses_messages(void **state) {
     (void)state;
     totals sum = {0};
     for (int seed = 1; seed <= n_seeds(); seed++)
-        run_simulated((uint64_t)seed, 100, NULL, 0, everybody, &sum);
+        run_simulated((uint64_t)seed, 100, false, NULL, 0, everybody, &sum);
     print_message("# %d moves\n", sum.moves);
     assert_true(sum.moves > 0 && sum.recovered == 0);
 }
@@ -433,7 +436,8 @@ static void test_a_partition(void **state) {
             {BL_SIM_PARTITION, at_s + 5e-3, at_s + lasts_s, part},
             {BL_SIM_KILL, 1e-6 * (double)bl_rng_below(&rng, 5000), 0, victim}};
         ties += 2 * n_bits(living & part) == n_bits(living);
-        run_simulated((uint64_t)seed, 400, faults, kills ? 2 : 1, stronger(living, part), &sum);
+        run_simulated((uint64_t)seed, 400, false, faults, kills ? 2 : 1, stronger(living, part),
+                      &sum);
     }
     print_message("# %d clusters, %d of them cut in equal parts: %d recoveries, %d moves, %d ranks "
                   "stopped, %d "
@@ -441,6 +445,29 @@ static void test_a_partition(void **state) {
                   2 * n_seeds(), ties, sum.recovered, sum.moves, sum.halted, sum.in_doubt);
     assert_true(sum.recovered > 0 && sum.halted > 0 && ties > 0);
     assert_true(sum.in_doubt * 20 <= 2 * n_seeds());
+}
+
+/* One after another, each recovered from before the next: two of five are left, and go on. Nothing
+ * moves, so that nothing but the recoveries can tell them that they are a view of their own. */
+static void test_losses_one_after_another(void **state) {
+    (void)state;
+    totals sum = {0};
+    for (int seed = 1; seed <= n_seeds(); seed++) {
+        bl_rng rng;
+        bl_sim_fault faults[3];
+        uint64_t living = everybody;
+        bl_rng_seed(&rng, (uint64_t)seed);
+        for (int i = 0; i < 3; i++) {
+            int victim;
+            do
+                victim = (int)bl_rng_below(&rng, RANKS);
+            while ((living >> victim & 1) == 0);
+            living &= ~((uint64_t)1 << victim);
+            faults[i] = (bl_sim_fault){BL_SIM_KILL, 0.002 + 0.01 * i, 0, (uint64_t)1 << victim};
+        }
+        run_simulated((uint64_t)seed, 400, true, faults, 3, living, &sum);
+    }
+    assert_int_equal(sum.recovered, (4 + 3 + 2) * n_seeds());
 }
 
 static int set_up(void **state) {
@@ -471,6 +498,7 @@ int main(void) {
         cmocka_unit_test(test_two_die_together),
         cmocka_unit_test(test_a_network_that_loses_messages),
         cmocka_unit_test(test_a_partition),
+        cmocka_unit_test(test_losses_one_after_another),
     };
     return cmocka_run_group_tests_name("recovery", tests, set_up, tear_down);
 }
