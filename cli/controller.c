@@ -332,6 +332,8 @@ static bl_status watch(controller *c, bl_error *err) {
                 return BL_OK;
             continue;
         }
+        if (st < 0 && is_over(c)) /* it was told to end while it waited for an answer */
+            return BL_OK;
         if (st < 0) {
             if (err != NULL)
                 *err = why;

@@ -24,15 +24,21 @@ static const bl_opt OPTIONS[] = {
 static bl_status ask(const drain_options *o, bl_control_client *client, json_t **answer,
                      bl_error *err) {
     json_t *request = json_pack("{s:s, s:b}", "op", "drain", "release", (int)o->release);
+    static const char waits_no_more[] = "no longer waiting; no move starts until --release";
     bl_status st;
     for (;;) {
-        st = bl_control_ask(client, request, BL_OPERATOR_WAIT_S, answer, err);
+        bl_error why = BL_ERROR_INIT;
+        st = bl_control_ask(client, request, BL_OPERATOR_WAIT_S, answer, &why);
+        if (st == BL_ERR_ABORTED && bl_interrupted())
+            bl_fail(err, st, "%s", waits_no_more);
+        else if (st < 0 && err != NULL)
+            *err = why;
         if (st < 0 || o->release || !json_is_true(json_object_get(*answer, "busy")))
             break;
         json_decref(*answer);
         *answer = NULL;
         if (bl_interrupted()) {
-            st = bl_fail(err, BL_ERR_ABORTED, "no longer waiting; no move starts until --release");
+            st = bl_fail(err, BL_ERR_ABORTED, "%s", waits_no_more);
             break;
         }
     }

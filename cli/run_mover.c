@@ -6,8 +6,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define TRY_AGAIN_S 1.0
+#define SERVER_MAGIC "BLSERVER" /* without its terminator */
+
+/* Between ranks of one program on machines of one kind. */
+typedef struct server_word {
+    char magic[8];
+    int64_t pid;
+} server_word;
 
 bool bl_run_mover_wanted(const bl_run_job *job) {
     return job->tokens == NULL && (job->n_spares > 0 || job->socket != NULL);
@@ -57,10 +65,32 @@ static bl_status open_control(bl_run_mover *mover, bl_error *err) {
                                         .plan_epoch = job->plan_epoch,
                                         .meter = mover->meter,
                                         .model = mover->model,
+                                        .replaces_pid = mover->server_pid,
                                         .host = job->sites.host,
                                         .node = job->sites.node,
                                         .journal = mover->journal};
     return open_socket(mover, &cluster, &mover->control, err);
+}
+
+/* The others have to know whose socket it is: a rank that was stopped and is lost still holds it. */
+static void tell_server(const bl_run_mover *mover) {
+    server_word word = {.pid = (int64_t)getpid()};
+    memcpy(word.magic, SERVER_MAGIC, sizeof word.magic);
+    for (int to = 0; to < mover->job->n_ranks; to++) {
+        if (to != mover->rank && bl_agent_lives(mover->agent, to))
+            bl_agent_tell(mover->agent, to, &word, sizeof word, NULL);
+    }
+}
+
+static bool hear_server(bl_run_mover *mover, const void *data, size_t bytes) {
+    server_word word;
+    if (bytes != sizeof word)
+        return false;
+    memcpy(&word, data, sizeof word);
+    if (memcmp(word.magic, SERVER_MAGIC, sizeof word.magic) != 0)
+        return false;
+    mover->server_pid = word.pid;
+    return true;
 }
 
 /* Whoever leads answers the operator: after a loss that is another rank. The socket of the one that
@@ -73,6 +103,8 @@ static void take_over(bl_run_mover *mover) {
     mover->next_try_s = bl_now_s() + TRY_AGAIN_S;
     if (open_control(mover, &err) < 0)
         mover->control = NULL;
+    else
+        tell_server(mover);
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */
@@ -83,6 +115,8 @@ static void hear_other(void *user, int from, const void *data, size_t bytes) {
         bl_recovery_hear(mover->recovery, from, data, bytes);
         return;
     }
+    if (hear_server(mover, data, bytes))
+        return;
     for (int rank = 0; rank < mover->job->n_ranks; rank++)
         mover->living[rank] = bl_agent_lives(mover->agent, rank);
     bl_meter_hear(mover->meter, from, data, bytes, mover->living, NULL); /* a bad one is no loss */
@@ -232,6 +266,8 @@ bl_status bl_run_mover_open(const bl_run_job *job, const bl_run_parts *parts, bl
         return st;
     }
     bl_agent_on_told(out->agent, hear_other, out);
+    if (out->control != NULL)
+        tell_server(out);
     *hooks = (bl_engine_hooks){.user = out,
                                .before_step = before_step,
                                .at_step = at_step,

@@ -25,7 +25,8 @@ typedef struct bl_run_mover {
     bl_control *control;
     bl_journal *journal;
     json_t *model;
-    double next_try_s; /* of opening the socket */
+    double next_try_s;  /* of opening the socket */
+    int64_t server_pid; /* on others: of the process that serves it; 0: not known */
 } bl_run_mover;
 
 /* Does this job need one? It serves prompts, and somebody asked for spares or a socket. */

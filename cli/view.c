@@ -317,10 +317,16 @@ bl_status bl_view_wait(bl_control_client *client, bl_progress *progress, json_t 
                        bl_error *err) {
     const long long wanted = number(*answer, "move");
     json_t *ask = json_pack("{s:s, s:b}", "op", "status", "wait", 1);
+    static const char waits_no_more[] = "no longer waiting; the move goes on";
     bl_status st = BL_OK;
     for (bool over = false; st >= 0 && !over;) {
         json_t *status;
-        st = bl_control_ask(client, ask, BL_OPERATOR_WAIT_S, &status, err);
+        bl_error why = BL_ERROR_INIT;
+        st = bl_control_ask(client, ask, BL_OPERATOR_WAIT_S, &status, &why);
+        if (st == BL_ERR_ABORTED && bl_interrupted())
+            bl_fail(err, st, "%s", waits_no_more);
+        else if (st < 0 && err != NULL)
+            *err = why;
         if (st < 0)
             break;
         json_decref(*answer);
@@ -329,7 +335,7 @@ bl_status bl_view_wait(bl_control_client *client, bl_progress *progress, json_t 
                number(status, "move") != wanted;
         show(progress, status);
         if (!over && bl_interrupted())
-            st = bl_fail(err, BL_ERR_ABORTED, "no longer waiting; the move goes on");
+            st = bl_fail(err, BL_ERR_ABORTED, "%s", waits_no_more);
     }
     json_decref(ask);
     bl_progress_end(progress);

@@ -16,7 +16,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define MAX_CLIENTS 16
+#define MAX_CLIENTS 32
+#define BACKLOG 128 /* of connections that wait for a place */
+#define EVICT_S 1.0 /* a client silent for longer gives way to a new one */
 #define CONTROL_READ_BYTES ((size_t)64 << 10)
 #define CLIENT_IDLE_S 60.0
 #define LONGEST_WAIT_S 0.2
@@ -103,8 +105,10 @@ static void unlock_path(const char *path, int lock) {
     close(lock);
 }
 
-/* Make room at `path`: nothing there, or a socket that nobody serves any more. */
-static bl_status clear_path(const char *path, const struct sockaddr_un *address, bl_error *err) {
+/* Make room at `path`: nothing there, or a socket that nobody serves any more, or nobody but the process
+ * `replaces`. */
+static bl_status clear_path(const char *path, const struct sockaddr_un *address, int64_t replaces,
+                            bl_error *err) {
     struct stat info;
     if (lstat(path, &info) != 0)
         return BL_OK;
@@ -116,11 +120,12 @@ static bl_status clear_path(const char *path, const struct sockaddr_un *address,
     set_nonblocking(fd); /* a server too busy to accept is a living one */
     const int rc = connect(fd, (const struct sockaddr *)address, sizeof *address);
     const int why = errno;
+    const bool lost = rc == 0 && replaces > 0 && bl_control_peer(fd).pid == replaces;
     close(fd);
-    if (rc == 0)
+    if (rc == 0 && !lost)
         return bl_fail_at(err, BL_ERR_STATE, bl_at(path),
                           "a running cluster answers there already; choose another --socket");
-    if (why != ECONNREFUSED)
+    if (rc != 0 && why != ECONNREFUSED)
         return bl_fail_at(err, BL_ERR_STATE, bl_at(path), "is in use: %s", strerror(why));
     unlink(path);
     return BL_OK;
@@ -132,7 +137,7 @@ void bl_control_sweep(const char *path) {
     if (bl_control_address(path, &address, NULL) < 0 || access(path, F_OK) != 0 ||
         lock_path(path, &lock, NULL) < 0)
         return;
-    clear_path(path, &address, NULL);
+    clear_path(path, &address, 0, NULL);
     unlock_path(path, lock);
 }
 
@@ -143,7 +148,7 @@ static bl_status listen_at(bl_control *control, const struct sockaddr_un *addres
         return bl_fail_at(err, BL_ERR_IO, bl_at(path), "cannot open the socket: %s",
                           strerror(errno));
     if (chmod(path, S_IRUSR | S_IWUSR) != 0 || !set_nonblocking(control->fd) ||
-        stat(path, &control->file) != 0 || listen(control->fd, MAX_CLIENTS) != 0) {
+        stat(path, &control->file) != 0 || listen(control->fd, BACKLOG) != 0) {
         bl_fail_at(err, BL_ERR_IO, bl_at(path), "cannot serve the socket: %s", strerror(errno));
         unlink(path);
         return BL_ERR_IO;
@@ -155,7 +160,7 @@ static bl_status listen_at(bl_control *control, const struct sockaddr_un *addres
 static bl_status take_path(bl_control *control, const struct sockaddr_un *address, bl_error *err) {
     int lock;
     BL_TRY(lock_path(control->path, &lock, err));
-    bl_status st = clear_path(control->path, address, err);
+    bl_status st = clear_path(control->path, address, control->cluster.replaces_pid, err);
     if (st >= 0)
         st = listen_at(control, address, err);
     unlock_path(control->path, lock);
@@ -246,31 +251,35 @@ static void drop(session *c) {
     *c = (session){.fd = -1};
 }
 
-/* A free place, if need be that of the client that has been silent longest. */
-static session *place_for_client(bl_control *control) {
-    session *oldest = &control->clients[0];
+/* A free place, if need be that of the client that has been silent longest and waits for nothing; NULL
+ * when all are busy: then whoever comes waits in the backlog. */
+static session *place_for_client(bl_control *control, double now_s) {
+    session *oldest = NULL;
     for (int c = 0; c < MAX_CLIENTS; c++) {
         session *at = &control->clients[c];
         if (at->fd < 0)
             return at;
-        if (at->last_s < oldest->last_s)
+        if (at->asked == NULL && now_s - at->last_s > EVICT_S &&
+            (oldest == NULL || at->last_s < oldest->last_s))
             oldest = at;
     }
-    drop(oldest);
+    if (oldest != NULL)
+        drop(oldest);
     return oldest;
 }
 
-static void admit(bl_control *control, double now_s) {
-    const int fd = accept(control->fd, NULL, NULL);
+/* All who wait, as far as there are places; false when there is nobody or no place. */
+static bool admit(bl_control *control, double now_s) {
+    session *c = place_for_client(control, now_s);
+    const int fd = c != NULL ? accept(control->fd, NULL, NULL) : -1;
     if (fd < 0)
-        return;
+        return false;
     fcntl(fd, F_SETFD, FD_CLOEXEC);
-    if (!set_nonblocking(fd)) {
+    if (!set_nonblocking(fd))
         close(fd);
-        return;
-    }
-    session *c = place_for_client(control);
-    *c = (session){.fd = fd, .who = bl_control_peer(fd), .last_s = now_s};
+    else
+        *c = (session){.fd = fd, .who = bl_control_peer(fd), .last_s = now_s};
+    return true;
 }
 
 /* Give the client what it still has to get; drops it when it is gone. */
@@ -395,8 +404,10 @@ void bl_control_poll(bl_control *control, bl_agent *agent) {
         if (c->fd >= 0 && now_s - c->last_s > CLIENT_IDLE_S)
             drop(c);
     }
-    if (ready > 0 && fds[0].revents != 0)
-        admit(control, now_s);
+    for (int i = 0; ready > 0 && fds[0].revents != 0 && i < MAX_CLIENTS; i++) {
+        if (!admit(control, now_s))
+            break;
+    }
 }
 
 void bl_control_hold(bl_control *control, const char *why) {

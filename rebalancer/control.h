@@ -64,6 +64,9 @@ typedef struct bl_control_cluster {
     json_t *model;          /* a model.json, for whoever plans */
     const int *host, *node; /* [n_ranks] where ranks are; both NULL: not known */
     bl_journal *journal;
+    int64_t
+        replaces_pid; /* a server at the path that is this process was lost, and stands still there;
+                             0: none */
 } bl_control_cluster;
 
 typedef struct bl_control bl_control;

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 #include <unistd.h>
 
@@ -67,6 +68,9 @@ bl_status bl_control_connect(const char *path, bl_control_client *out, bl_error 
             return bl_fail_at(err, BL_ERR_TIMEOUT, bl_at(path),
                               "the cluster took no connection for %g s; does it still step?",
                               CONNECT_S);
+        struct stat info;
+        if (stat(path, &info) == 0 && !S_ISSOCK(info.st_mode))
+            return bl_fail_at(err, BL_ERR_IO, bl_at(path), "is no socket");
         return bl_fail_at(err, BL_ERR_IO, bl_at(path),
                           "no cluster answers there (%s); start one with ballast run --socket PATH",
                           strerror(why));
@@ -83,7 +87,9 @@ void bl_control_disconnect(bl_control_client *client) {
 }
 
 static bl_status gone(const bl_control_client *client, bl_error *err) {
-    return bl_fail_at(err, BL_ERR_PEER, bl_at(client->path), "the cluster has ended");
+    return bl_fail_at(
+        err, BL_ERR_PEER, bl_at(client->path),
+        "the cluster has ended, or lost the rank that answered; ballast status tells");
 }
 
 static bl_status silent(const bl_control_client *client, double deadline_s, bl_error *err) {
@@ -129,6 +135,10 @@ static bl_status receive_line(const bl_control_client *client, double deadline_s
         const int ready = left_s > 0 ? poll(&fd, 1, (int)(left_s * 1e3) + 1) : 0;
         if (ready < 0 && errno == EINTR && !bl_interrupted())
             continue;
+        if (ready < 0 && bl_interrupted()) {
+            st = bl_fail(err, BL_ERR_ABORTED, "interrupted before the cluster had answered");
+            break;
+        }
         if (ready <= 0) {
             st = silent(client, deadline_s, err);
             break;

@@ -226,12 +226,17 @@ static bl_status open_file(bl_journal *journal, bl_placement *placement, bl_jour
     if (journal->fd < 0)
         return bl_fail_at(err, BL_ERR_IO, bl_at(journal->path), "cannot open the journal: %s",
                           strerror(errno));
+    /* reading a device or a pipe may never end */
+    if (fstat(journal->fd, &info) != 0 || !S_ISREG(info.st_mode))
+        return bl_fail_at(err, BL_ERR_IO, bl_at(journal->path),
+                          "is no file; a journal is one that grows");
     BL_TRY(lock_file(journal, err));
     replay r = {journal->path, placement, past};
     *past = (bl_journal_past){0};
     BL_TRY(bl_journal_read(journal->path, replay_record, &r, &past->torn_bytes, err));
-    if (fstat(journal->fd, &info) != 0 || !S_ISREG(info.st_mode))
-        return bl_fail_at(err, BL_ERR_IO, bl_at(journal->path), "is no file");
+    if (fstat(journal->fd, &info) != 0)
+        return bl_fail_at(err, BL_ERR_IO, bl_at(journal->path), "cannot tell its size: %s",
+                          strerror(errno));
     journal->good_bytes = info.st_size - (off_t)past->torn_bytes;
     if (past->torn_bytes > 0 && ftruncate(journal->fd, journal->good_bytes) != 0)
         return bl_fail_at(err, BL_ERR_IO, bl_at(journal->path), "cannot cut its torn end: %s",

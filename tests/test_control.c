@@ -405,6 +405,11 @@ static void test_many_clients(void **state) {
         fds[i] = dial();
     say(fds[39], "{\"op\":\"status\"}\n");
     poll_server(2);
+    say(fds[1], "{\"op\":\"status\"}\n"); /* it has its place, and is heard */
+    poll_server(2);
+    bl_test_has(hear(fds[1]), "stable");
+    nanosleep(&(struct timespec){1, 100000000}, NULL);
+    poll_server(2);
     bl_test_has(hear(fds[39]), "stable");
     assert_null(hear(fds[0])); /* the silent make room */
     for (int i = 0; i < 40; i++)
@@ -431,6 +436,28 @@ static void test_socket_is_private_and_single(void **state) {
     assert_fails(bl_control_open(text, &cluster, &second, &err), BL_ERR_RANGE, "bytes, this one");
     assert_fails(bl_control_open("/nowhere/at/all", &cluster, &second, &err), BL_ERR_IO,
                  "cannot open the socket");
+}
+
+/* A process that was stopped, and is lost, goes on holding its socket: its successor knows it by its
+ * number. */
+static void test_a_lost_server_is_replaced(void **state) {
+    (void)state;
+    bl_error err;
+    struct stat info;
+    bl_control *first, *second;
+    char path[512];
+    snprintf(path, sizeof path, "%s.3", f.path);
+    bl_control_cluster successor = cluster;
+    assert_ok(bl_control_open(path, &cluster, &first, &err));
+    successor.replaces_pid = (int64_t)getpid() + 1;
+    assert_fails(bl_control_open(path, &successor, &second, &err), BL_ERR_STATE,
+                 "a running cluster answers there already");
+    successor.replaces_pid = (int64_t)getpid();
+    assert_ok(bl_control_open(path, &successor, &second, &err));
+    bl_control_close(first, NULL); /* awake again: it does not take the other's away */
+    assert_int_equal(stat(path, &info), 0);
+    bl_control_close(second, NULL);
+    assert_int_equal(stat(path, &info), -1);
 }
 
 static void test_stale_socket_is_replaced(void **state) {
@@ -568,6 +595,7 @@ int main(void) {
         TEST(test_client_that_does_not_read),
         TEST(test_many_clients),
         TEST(test_socket_is_private_and_single),
+        TEST(test_a_lost_server_is_replaced),
         TEST(test_stale_socket_is_replaced),
         TEST(test_starters_at_once),
         TEST(test_socket_of_another_run_stays),

@@ -1,0 +1,138 @@
+#!/bin/bash
+# What goes wrong around a cluster that moves: operators by the hundred, processes that stop, plans and
+# files that are none. Each fault here was found by breaking it.
+. tests/tap.sh
+model=examples/tiny-moe
+socket=$work/s
+run_pid=
+trap '[ -n "$run_pid" ] && kill -KILL $run_pid 2>/dev/null; rm -rf "$work"' EXIT
+
+status() { "$ballast" status --socket "$socket" --json | grep -oE "\"$1\": ?[^,}]*" | head -1 | sed 's/^[^:]*: *//; s/"//g'; }
+plan() { "$BUILD/tests/tools/random_plan" "$1" $model 4 16 0 >"$work/plan.$1" && echo "$work/plan.$1"; }
+start() { # OPTION...
+    "$ballast" run -n 4 --model $model --prompts "$work/prompts" --max-tokens 24 --batch 2 --repeat 100000 \
+        --slots 64 --spares 2 --socket "$socket" "$@" >"$work/run.out" 2>"$work/run.err" &
+    run_pid=$!
+    for _ in $(seq 600); do
+        [ "$(status state 2>/dev/null)" = stable ] && return 0
+        sleep 0.05
+    done
+    return 1
+}
+until_moving() {
+    for _ in $(seq 400); do
+        [ "$(status moves_done)" -ge 2 ] 2>/dev/null && return 0
+        sleep 0.02
+    done
+    return 1
+}
+ranks() { cat /proc/$run_pid/task/*/children; }
+for prompt in c english french html json python; do
+    [ -s "$work/prompts" ] && echo ---
+    head -c 60 $model/prompts/$prompt.txt
+    echo
+done >"$work/prompts"
+"$ballast" run -n 4 --model $model --prompts "$work/prompts" --max-tokens 24 --slots 64 >"$work/reference" 2>/dev/null
+
+# ---- what is none -------------------------------------------------------------------------------
+
+touch "$work/plain"
+check "a file is no socket" fails_with "plain: is no socket" "$ballast" status --socket "$work/plain"
+mkfifo "$work/fifo"
+for journal in "$work/fifo" /dev/full /dev/null; do
+    check "$(basename $journal) is no journal" fails_with "is no file; a journal is one that grows" timeout 10 "$ballast" run -n 2 \
+        --model $model --prompts "$work/prompts" --spares 1 --socket "$work/other" --journal "$journal"
+done
+check "a cluster starts" start --move-bytes 16K
+named() {
+    "$BUILD/tests/tools/random_plan" 1 "$work/large-moe" 4 16 0 >"$work/named" &&
+        fails_with "the plan is for large-moe, the cluster serves tiny-moe; --force applies it" "$ballast" apply "$work/named" --socket "$socket"
+}
+mkdir "$work/large-moe"
+cp $model/*.json "$work/large-moe"
+check "a plan of the same shape for another model is refused" named
+
+# ---- many operators -----------------------------------------------------------------------------
+
+storm() {
+    local pids=() failed=0 pid
+    "$ballast" apply "$(plan 1)" --force --wait --socket "$socket" >"$work/applied" 2>"$work/applied.err" &
+    local waiting=$!
+    until_moving
+    for _ in $(seq 300); do
+        "$ballast" status --socket "$socket" >/dev/null 2>>"$work/storm.err" &
+        pids+=($!)
+    done
+    for pid in "${pids[@]}"; do wait "$pid" || failed=$((failed + 1)); done
+    sort "$work/storm.err" | uniq -c | sed 's/^/# /'
+    wait $waiting && [ $failed -eq 0 ]
+}
+check "300 at once are all answered, and the one who waits for its move is not dropped" storm
+
+# ---- interrupts ---------------------------------------------------------------------------------
+
+interrupted() {
+    "$ballast" apply "$(plan 2)" --force --wait --socket "$socket" >/dev/null 2>"$work/int.err" &
+    local pid=$!
+    until_moving
+    kill -TERM $pid
+    wait $pid
+    [ $? -eq 1 ] && grep -q "apply: no longer waiting; the move goes on$" "$work/int.err" &&
+        [ "$(status outcome)" = running ]
+}
+check "whoever waits may leave: the move goes on" interrupted
+check "and ends" sh -c "'$ballast' drain --socket '$socket' >/dev/null"
+check "moves are let in again" sh -c "'$ballast' drain --release --socket '$socket' >/dev/null"
+asleep() { # all ranks stand still, for less than they count as lost
+    local all pid rc
+    all=$(ranks)
+    "$ballast" rebalance --auto --socket "$socket" >/dev/null 2>"$work/reb.err" &
+    pid=$!
+    sleep 0.5
+    kill -STOP $all
+    sleep 0.3
+    kill -TERM $pid
+    timeout 2 tail --pid=$pid -f /dev/null
+    rc=$?
+    kill -CONT $all
+    wait $pid && [ $rc -eq 0 ]
+}
+check "a controller ends when told to, also while the ranks stand still" asleep
+
+# ---- a leader that stops ------------------------------------------------------------------------
+
+answered() { # the socket is still held by the stopped process
+    for _ in $(seq 100); do
+        timeout 1 "$ballast" status --socket "$socket" 2>/dev/null | grep -q '^lost      rank 0$' && return 0
+        sleep 0.1
+    done
+    return 1
+}
+first=$(ranks)
+first=${first%% *}
+kill -STOP "$first"
+check "the next rank answers operators for a stopped leader" answered
+kill -CONT "$first"
+gone() { for _ in $(seq 100); do kill -0 "$first" 2>/dev/null || return 0; sleep 0.1; done; return 1; }
+check "the leader stops serving when it wakes up" gone
+check "and leaves the socket alone" answered
+ends() { # having lost a rank
+    kill -TERM $run_pid
+    wait $run_pid
+    [ $? -eq 1 ] && run_pid=
+}
+check "the run ends" ends
+tokens() {
+    awk -v n="$(grep -c '^---$' "$work/prompts")" '
+        BEGIN { RS = "(^|\n)---\n"; n++ }
+        { sub(/\n$/, "") }
+        NR == FNR { want[NR - 1] = $0; next }
+        { text = want[(FNR - 1) % n]
+          if ($0 == text) full++
+          else if (substr(text, 1, length($0)) == $0) cut++
+          else { print "# continuation " FNR " differs"; bad = 1 } }
+        END { print "# " full " continuations are equal, " cut + 0 " cut off"; exit bad || full < 4 }' \
+        "$work/reference" "$work/run.out"
+}
+check "every token equals the run without moves" tokens
+finish
