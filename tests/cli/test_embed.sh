@@ -18,7 +18,7 @@ start() {
     local port rank
     [ ${#pids[@]} -eq 0 ] || { kill -KILL "${pids[@]}"; wait "${pids[@]}"; } 2>/dev/null
     port=$(free_port)
-    rm -f "$work/network"
+    rm -f "$work"/network "$work"/err.? "$work"/out.?
     pids=()
     for rank in 0 1 2 3; do
         RANK=$rank WORLD_SIZE=4 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
@@ -26,7 +26,7 @@ start() {
         pids+=($!)
     done
     for _ in $(seq 600); do
-        grep -q serving "$work/err.0" && return 0
+        grep -qs serving "$work/err.0" && return 0
         sleep 0.05
     done
     cat "$work"/err.*
