@@ -2,6 +2,7 @@
  * ballast record: drain the rings of traced ranks into a trace.
  */
 #include "cli/record_rings.h"
+#include "cli/record_say.h"
 #include "cli/verbs.h"
 #include "core/json.h"
 #include "core/progress.h"
@@ -17,13 +18,12 @@
 #include <unistd.h>
 
 #define LOOK_EVERY_S 0.25 /* for new rings */
-#define LOG_EVERY_S 60.0  /* where nobody looks on */
 
 static const char *const FSYNC[] = {"never", "chunk", "rotate", NULL};
 
 typedef struct record_options {
     bl_opt_list rings;
-    const char *out, *sample, *live;
+    const char *out, *sample, *live, *status;
     double wait_s, rotate_s;
     int64_t rotate_bytes, keep, min_free;
     int fsync;
@@ -118,6 +118,11 @@ static const bl_opt OPTIONS[] = {
      .offset = offsetof(record_options, live),
      .metavar = "NAME",
      .help = "publish live windows under this name, for `ballast live`"},
+    {.name = "status",
+     .type = BL_OPT_STRING,
+     .offset = offsetof(record_options, status),
+     .metavar = "FILE",
+     .help = "write rates and counters there once a second, as one JSON object"},
     {.name = "json",
      .type = BL_OPT_FLAG,
      .offset = offsetof(record_options, json),
@@ -176,47 +181,14 @@ static bl_status attach(const record_options *options, bl_recorder *recorder,
     }
 }
 
-/* Per second. What a full disk did not take is counted back. */
-static double rate(uint64_t now, uint64_t before, double span) {
-    return now > before ? (double)(now - before) / span : 0.0;
-}
-
-/* What came since the last line: once a second on a terminal; in a log once a minute, and at once when
- * something is dropped or the disk's state changes. */
-static void show(bl_progress *progress, bl_recorder *recorder, bl_recorder_totals *last,
-                 double *last_s) {
-    const double now = bl_now_s(), span = now - *last_s;
-    bl_recorder_totals t;
-    if (span < 1.0)
-        return;
-    bl_recorder_read_totals(recorder, &t);
-    const bool news =
-        t.dropped != last->dropped || t.n_held != last->n_held || t.removed != last->removed;
-    if (!progress->on_terminal && !news && span < LOG_EVERY_S)
-        return;
-    bl_progress_line(
-        progress,
-        "%d rings, %.0f records/s, %.2f M ids/s, %.2f MB/s, fullest ring %.0f %%, %llu "
-        "dropped, %llu files%s%s%s",
-        t.n_open, rate(t.written, last->written, span), rate(t.ids, last->ids, span) * 1e-6,
-        rate(t.bytes, last->bytes, span) * 1e-6, t.fullest * 100, (unsigned long long)t.dropped,
-        (unsigned long long)t.files,
-        t.removed > last->removed ? ", FILES WERE REMOVED while they were written" : "",
-        t.n_held > 0 ? ", NOT WRITING: " : "", t.n_held > 0 ? t.why_held : "");
-    *last = t;
-    *last_s = now;
-}
-
 static bl_status drain(const record_options *options, bl_recorder *recorder,
-                       bl_record_passed *passed, bl_error *err) {
-    bl_progress progress = bl_progress_stderr();
-    bl_recorder_totals last = {0};
-    double last_s = bl_now_s(), looked_s = last_s, moving_s = last_s;
+                       bl_record_passed *passed, bl_record_voice *voice, bl_error *err) {
+    double looked_s = bl_now_s(), moving_s = looked_s;
     bl_status st = BL_OK;
     while (st == BL_OK && !bl_interrupted()) {
         uint64_t n = 0;
         st = bl_recorder_poll(recorder, &n, err);
-        show(&progress, recorder, &last, &last_s);
+        bl_record_say(voice, recorder);
         const bool stuck = bl_recorder_is_stuck(recorder);
         if (!stuck)
             moving_s = bl_now_s();
@@ -232,7 +204,7 @@ static bl_status drain(const record_options *options, bl_recorder *recorder,
         if (st == BL_OK && n == 0)
             nap();
     }
-    bl_progress_end(&progress);
+    bl_progress_end(&voice->progress);
     return st;
 }
 
@@ -244,41 +216,16 @@ static bl_status print_json(json_t *root, bl_error *err) {
     return st;
 }
 
-static bl_status report(const record_options *options, const bl_recorder_totals *t, bl_error *err) {
-    if (t->rejected > 0)
-        fprintf(stderr, "ballast record: %llu records rejected, the first: %s\n",
-                (unsigned long long)t->rejected, t->why_rejected);
-    if (t->removed > 0)
-        fprintf(stderr,
-                "ballast record: %llu files were removed while they were written, and what they "
-                "held with them\n",
-                (unsigned long long)t->removed);
-    if (!options->json) {
-        fprintf(stderr,
-                "ballast record: %s: %llu records, %llu dropped, %llu skipped, %llu files\n",
-                options->out, (unsigned long long)t->written, (unsigned long long)t->dropped,
-                (unsigned long long)t->skipped, (unsigned long long)t->files);
-        return BL_OK;
-    }
-    json_t *root =
-        json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "directory",
-                  bl_json_text(options->out), "pushed", (json_int_t)t->pushed, "written",
-                  (json_int_t)t->written, "dropped", (json_int_t)t->dropped, "rejected",
-                  (json_int_t)t->rejected, "skipped", (json_int_t)t->skipped, "earlier",
-                  (json_int_t)t->earlier, "ids", (json_int_t)t->ids, "bytes", (json_int_t)t->bytes,
-                  "files", (json_int_t)t->files, "removed", (json_int_t)t->removed);
-    return print_json(root, err);
-}
-
 static bl_status record(const record_options *options, const bl_recorder_options *how,
                         bl_error *err) {
     bl_recorder *recorder = NULL;
     bl_recorder_totals totals;
     BL_TRY(bl_recorder_open(how, &recorder, err));
     bl_record_passed passed = {.n = 0};
+    bl_record_voice voice = bl_record_voice_of(options->out, options->status);
     bl_status st = attach(options, recorder, &passed, err);
     if (st == BL_OK)
-        st = drain(options, recorder, &passed, err);
+        st = drain(options, recorder, &passed, &voice, err);
     if (st < 0) {
         bl_recorder_abandon(recorder);
         return st;
@@ -286,7 +233,7 @@ static bl_status record(const record_options *options, const bl_recorder_options
     st = bl_recorder_finish(recorder, &totals, err);
     if (st < 0)
         return st;
-    return report(options, &totals, err);
+    return bl_record_say_end(&voice, &totals, options->json, err);
 }
 
 static bl_status set_only(const record_options *options, uint64_t control, bl_error *err) {
@@ -309,6 +256,8 @@ static bl_status check_usage(const record_options *o, bl_error *err) {
         return bl_fail(err, BL_ERR_USAGE, "--set-only sets --sample or --counts: name one");
     if (o->set_only && o->out != NULL)
         return bl_fail(err, BL_ERR_USAGE, "--set-only records nothing: leave out --output");
+    if (o->status != NULL && o->status[0] == '\0')
+        return bl_fail(err, BL_ERR_USAGE, "--status wants the name of a file");
     if (!o->set_only && (o->out == NULL || o->out[0] == '\0'))
         return bl_fail(err, BL_ERR_USAGE, "missing option --output DIR");
     return BL_OK;

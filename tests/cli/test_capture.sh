@@ -112,6 +112,30 @@ second() { # a second recorder says who has the ring
 }
 check "a second recorder is told who has the ring" second
 
+# A status file while it records, and a last one that equals the answer. One that cannot be written ends nothing.
+status() {
+    "$engine" "$ring.0" 0 1 1000000 262144 1000 >/dev/null &
+    local engine_pid=$! ok
+    "$ballast" record --ring "$ring.0" --wait 20s -o "$(dir status)" --status "$work/status.json" --json \
+        >"$work/answer.json" 2>"$work/err" &
+    local recorder=$!
+    wait_for grep -q '"over":false' "$work/status.json" 2>/dev/null
+    ok=$?
+    [ "$(key "$work/status.json" rings)" -eq 1 ] && [ "$(key "$work/status.json" written)" -gt 0 ] || ok=1
+    kill $recorder
+    wait $recorder || ok=1
+    grep -q '"over":true' "$work/status.json" && [ "$(wc -l <"$work/status.json")" -eq 1 ] &&
+        [ "$(key "$work/status.json" written)" = "$(key "$work/answer.json" written)" ] || ok=1
+    "$ballast" record --ring "$ring.0" --wait 20s -o "$work/status" --status "$work/none/x" 2>"$work/err" &
+    recorder=$!
+    wait_for grep -q "cannot write the status" "$work/err" || ok=1
+    kill -9 $engine_pid
+    wait $recorder || ok=1
+    wait
+    return $ok
+}
+check "a status file while it records" status
+
 # A small disk: it fills up, the engine goes on, room is made, and the recording goes on.
 in_small_disk() { # SIZE COMMAND...: with a disk of that size at $work/disk
     unshare -rm bash -c 'mount -t tmpfs -o size="$1" none "$0" && shift && exec "$@"' "$work/disk" "$@"
