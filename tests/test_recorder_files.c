@@ -5,6 +5,7 @@
 #include "tests/support/support.h"
 
 #include "ballast.h"
+#include "core/progress.h"
 #include "tracer/recorder.h"
 #include "tracer/ring.h"
 #include "tracer/stream.h"
@@ -13,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -214,6 +216,39 @@ static void parts_that_hold_nothing(void **state) {
     assert_int_equal(n_records(dir), 1);
 }
 
+/* A limit on the size of files is waited out like a full disk, and kills nobody. */
+static void a_limit_on_file_sizes(void **state) {
+    (void)state;
+    const char *dir = directory("limit");
+    struct rlimit before, low;
+    bl_tracer *tracer = open_tracer("limit", "m");
+    const bl_recorder_options options = options_for(dir);
+    bl_recorder *recorder = open_recorder(&options, "limit");
+    push_step(tracer, 0);
+    commit(recorder);
+    struct stat info;
+    assert_int_equal(stat(part(dir, 1), &info), 0);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    low = before;
+    low.rlim_cur = (rlim_t)info.st_size + 8; /* not room enough for another chunk */
+    bl_interrupts_install();
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &low), 0);
+    push_step(tracer, 1);
+    uint64_t n;
+    fake_now += 2;
+    const bl_status st = bl_recorder_poll(recorder, &n, NULL);
+    bl_recorder_totals totals;
+    bl_recorder_read_totals(recorder, &totals);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_int_equal(st, BL_OK);
+    assert_int_equal(totals.n_held, 1);
+    bl_test_has(totals.why_held, "File too large");
+    commit(recorder);
+    totals = finish(tracer, recorder);
+    assert_int_equal(totals.written, 2);
+    assert_int_equal(n_records(dir), 2);
+}
+
 /* A directory is one trace: another model is not appended to it. */
 static void another_model_is_not_appended(void **state) {
     (void)state;
@@ -318,6 +353,7 @@ int main(void) {
         cmocka_unit_test(a_directory_removed_while_it_is_written),
         cmocka_unit_test(a_name_that_is_taken),
         cmocka_unit_test(parts_that_hold_nothing),
+        cmocka_unit_test(a_limit_on_file_sizes),
         cmocka_unit_test(another_model_is_not_appended),
         cmocka_unit_test(a_ring_that_was_written_over),
         cmocka_unit_test(what_died_with_its_ring_has_a_place),
