@@ -87,6 +87,7 @@ report 'no file over 800 lines' "$(for f in $(git ls-files '*.c' '*.h'); do
     [ "$n" -le 800 ] || echo "$f: $n lines"
 done)"
 report 'no unfinished business' "$(grep -nE '\b(TODO|FIXME|XXX)\b|^#if 0' $sources)"
+report 'scripts can be run' "$(git ls-files -s scripts/*.sh tests/cli/*.sh | grep -v ^100755)"
 report 'every header starts with an essay' "$(for f in $(git ls-files '*.h'); do
     head -1 "$f" | grep -q '^/\*' || echo "$f"
 done)"

@@ -34,7 +34,7 @@ fails_with() {
     echo "# exit $rc, stderr: $err"
     return 1
 }
-ballast=${BALLAST:?}
+ballast=$(realpath "${BALLAST:?}") # scripts may change their directory
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 shared=${BALLAST_TEST_DATA:-../shared/data}
