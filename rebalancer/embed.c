@@ -183,9 +183,10 @@ static bl_status add_layer(bl_embed *embed, const bl_layer *layer, bl_error *err
         return bl_fail_at(err, BL_ERR_USAGE, bl_at_layer(NULL, layer->layer),
                           "layers are declared in ascending order");
     if (layer->layer < 0 || layer->n_slots < 0 || layer->expert == NULL || layer->n_tensors < 0 ||
-        layer->n_inventory < 0)
+        layer->n_inventory < 0 || (layer->n_tensors > 0 && layer->tensors == NULL) ||
+        (layer->n_inventory > 0 && layer->inventory == NULL))
         return bl_fail_at(err, BL_ERR_USAGE, bl_at_layer(NULL, layer->layer),
-                          "a layer needs its number, its slots and what is in them");
+                          "a layer needs its number, its slots, what is in them, and its tensors");
     BL_TRY(make_room(embed, err));
     BL_TRY(BL_CALLOC(slots, embed->n_ranks, err));
     bl_status st = take_slots(embed, layer, slots, err);

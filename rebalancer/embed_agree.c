@@ -325,43 +325,58 @@ bl_status bl_embed_agree(bl_embed *embed, const bl_error *mine, bl_error *err) {
 
 /* ---- copies of experts ----------------------------------------------------------------------- */
 
-/* hashes of rank g's slots, layer by layer, in parts[g] */
-static bl_status judge_copies(const bl_embed *embed, const bl_message *parts, bl_error *err) {
-    size_t *at = bl_calloc((size_t)embed->n_ranks, sizeof *at);
-    uint64_t *first = bl_calloc((size_t)embed->placement.n_experts, sizeof *first);
-    int *slot_of = bl_calloc((size_t)embed->placement.n_experts, sizeof *slot_of);
-    bl_status st = at != NULL && first != NULL && slot_of != NULL
-                       ? BL_OK
-                       : bl_fail(err, BL_ERR_NOMEM, "out of memory to compare copies");
-    for (int l = 0; l < embed->placement.n_layers && st >= 0; l++) {
-        const bl_layer_placement *map = map_of(embed, l);
-        for (int expert = 0; expert < map->n_experts; expert++)
-            slot_of[expert] = -1;
-        for (int rank = 0; rank < map->n_ranks && st >= 0; rank++) {
-            for (int slot = map->begin[rank]; slot < map->begin[rank + 1] && st >= 0; slot++) {
-                const int32_t expert = map->expert[slot];
-                uint64_t hash = 0;
-                if (parts[rank].bytes >= (at[rank] + 1) * sizeof hash)
-                    memcpy(&hash, parts[rank].data + at[rank] * sizeof hash, sizeof hash);
-                at[rank]++;
-                if (expert == BL_NO_EXPERT)
-                    continue;
-                if (slot_of[expert] >= 0 && hash != first[expert])
-                    st =
-                        bl_fail_at(err, BL_ERR_CHECKSUM, bl_at_expert(NULL, map->layer, expert),
-                                   "its copy in slot %d is not the one in slot %d: one of them was "
-                                   "loaded for another expert or from another version",
-                                   slot, slot_of[expert]);
-                if (slot_of[expert] < 0) {
-                    slot_of[expert] = slot;
-                    first[expert] = hash;
-                }
+/* Scratch of a comparison: how far the hashes of each rank were read; the first copy of each expert. */
+typedef struct copies {
+    size_t *at;     /* [n_ranks] */
+    int *slot;      /* [n_experts] -1: none seen yet */
+    uint64_t *hash; /* [n_experts] */
+} copies;
+
+static uint64_t next_hash(const bl_message *part, size_t *at) {
+    uint64_t hash = 0;
+    if (part->bytes >= (*at + 1) * sizeof hash)
+        memcpy(&hash, part->data + *at * sizeof hash, sizeof hash);
+    ++*at;
+    return hash;
+}
+
+static bl_status judge_layer(const bl_layer_placement *map, const bl_message *parts, copies *c,
+                             bl_error *err) {
+    for (int expert = 0; expert < map->n_experts; expert++)
+        c->slot[expert] = -1;
+    for (int rank = 0, slot = 0; rank < map->n_ranks; rank++) {
+        for (; slot < map->begin[rank + 1]; slot++) {
+            const int32_t expert = map->expert[slot];
+            const uint64_t hash = next_hash(&parts[rank], &c->at[rank]);
+            if (expert == BL_NO_EXPERT)
+                continue;
+            if (c->slot[expert] >= 0 && hash != c->hash[expert])
+                return bl_fail_at(err, BL_ERR_CHECKSUM, bl_at_expert(NULL, map->layer, expert),
+                                  "its copy in slot %d is not the one in slot %d: one of them was "
+                                  "loaded for another expert or from another version",
+                                  slot, c->slot[expert]);
+            if (c->slot[expert] < 0) {
+                c->slot[expert] = slot;
+                c->hash[expert] = hash;
             }
         }
     }
-    free(at);
-    free(first);
-    free(slot_of);
+    return BL_OK;
+}
+
+/* parts[g]: hashes of rank g's slots, layer by layer. */
+static bl_status judge_copies(const bl_embed *embed, const bl_message *parts, bl_error *err) {
+    const size_t n_experts = (size_t)embed->placement.n_experts;
+    copies c = {bl_calloc((size_t)embed->n_ranks, sizeof *c.at),
+                bl_calloc(n_experts, sizeof *c.slot), bl_calloc(n_experts, sizeof *c.hash)};
+    bl_status st = c.at != NULL && c.slot != NULL && c.hash != NULL
+                       ? BL_OK
+                       : bl_fail(err, BL_ERR_NOMEM, "out of memory to compare copies");
+    for (int l = 0; l < embed->placement.n_layers && st >= 0; l++)
+        st = judge_layer(map_of(embed, l), parts, &c, err);
+    free(c.at);
+    free(c.slot);
+    free(c.hash);
     return st;
 }
 

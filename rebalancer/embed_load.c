@@ -130,6 +130,8 @@ int bl_count(bl_embed *embed, const bl_counted *counted) {
     else if (counted->id_bytes != 1 && counted->id_bytes != 2 && counted->id_bytes != 4 &&
              counted->id_bytes != 8)
         bl_fail(&err, BL_ERR_RANGE, "ids of %d bytes", counted->id_bytes);
+    else if (counted->ids == NULL && counted->n_tokens > 0)
+        bl_fail(&err, BL_ERR_USAGE, "%zu tokens without ids", counted->n_tokens);
     while (l < embed->placement.n_layers && embed->placement.layers[l].layer != counted->layer)
         l++;
     if (err.code >= 0 && l == embed->placement.n_layers)
