@@ -21,7 +21,8 @@ static const bl_opt OPTIONS[] = {
     {"slots", 0, BL_OPT_INT, AT(slots), .metavar = "S", .min = 1, .max = 1 << 24,
      .help = "expert slots per MoE layer, over all ranks"},
     {"redundant", 0, BL_OPT_STRING, AT(redundant), .metavar = "R|auto",
-     .help = "slots beyond one per expert; auto: the fewest that all ranks share evenly"},
+     .help = "slots beyond one per expert; auto: the fewest, but at least one, that all ranks "
+             "share evenly"},
     {"replica-budget", 0, BL_OPT_STRING, AT(replica_budget), .metavar = "SLOTS|BYTES|Ntok",
      .help = "memory per rank for copies, over all layers, shared out where it gains most: slots, "
              "bytes (6G) or tokens of KV cache (20000tok); layers then differ in slots"},

@@ -23,6 +23,37 @@ void bl_plan_inputs_free(bl_plan_inputs *in) {
     bl_model_free(&in->model);
 }
 
+/* An option that would change nothing is a mistake, and is not passed over in silence. */
+static bl_status check_companions(const bl_plan_options *o, bool has_node, bool has_domain,
+                                  bl_error *err) {
+    const bool current = o->current != NULL, topology = o->topology != NULL;
+    const bool groups = o->keep_groups || o->algorithm == BL_ALG_GREEDY_HIERARCHICAL;
+    const struct {
+        bool useless;
+        const char *why;
+    } pairs[] = {
+        {o->max_moves >= 0 && !current,
+         "--max-moves counts moves from a placement: name it with --current"},
+        {o->max_bytes >= 0 && !current,
+         "--max-bytes counts moves from a placement: name it with --current"},
+        {o->min_gain >= 0.0 && !current,
+         "--min-gain is asked of moves from a placement: name it with --current"},
+        {o->overlap && !topology, "--overlap is about modelled times: they need --topology"},
+        {o->tokens_per_rank > 0.0 && !topology,
+         "--tokens-per-rank is about modelled times: they need --topology"},
+        {o->dispatch != 0 && !topology, "--dispatch is about links: name them with --topology"},
+        {o->combine != 0 && !topology, "--combine is about links: name them with --topology"},
+        {has_node && !groups, "--node goes with --keep-groups or greedy-hierarchical"},
+        {has_domain && o->min_copies < 2, "--fault-domain goes with --min-copies 2 or more"},
+        {o->guarded > 0 && o->min_copies < 2, "--min-copies-for goes with --min-copies 2 or more"},
+    };
+    for (size_t p = 0; p < sizeof pairs / sizeof pairs[0]; p++) {
+        if (pairs[p].useless)
+            return bl_fail(err, BL_ERR_USAGE, "%s", pairs[p].why);
+    }
+    return BL_OK;
+}
+
 static bl_status check_options(const bl_plan_options *o, bl_error *err) {
     if (bl_rule_needs_sources((bl_rule)o->rule) && o->topology == NULL)
         return bl_fail(err, BL_ERR_USAGE,
@@ -30,15 +61,11 @@ static bl_status check_options(const bl_plan_options *o, bl_error *err) {
                        bl_rule_names[o->rule]);
     if (o->topology == NULL && o->ranks == 0)
         return bl_fail(err, BL_ERR_USAGE, "name the cluster with --topology, or at least --ranks");
-    if (o->max_moves >= 0 && o->current == NULL)
-        return bl_fail(err, BL_ERR_USAGE,
-                       "--max-moves counts moves from a placement: name it with --current");
     if (o->objective == BL_OBJECTIVE_TIME && o->topology == NULL)
         return bl_fail(err, BL_ERR_USAGE,
                        "--objective time needs --topology: without it no time can be modelled");
-    if (o->max_bytes >= 0 && o->current == NULL)
-        return bl_fail(err, BL_ERR_USAGE,
-                       "--max-bytes counts moves from a placement: name it with --current");
+    BL_TRY(check_companions(o, strcmp(o->node, "host") != 0, strcmp(o->fault_domain, "rank") != 0,
+                            err));
     if (o->json && strcmp(o->output, "-") == 0)
         return bl_fail(err, BL_ERR_USAGE, "-o - and --json would both write to standard output");
     return BL_OK;

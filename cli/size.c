@@ -31,7 +31,8 @@ static const bl_opt OPTIONS[] = {
     {"ep", 0, BL_OPT_INT, AT(ep), .metavar = "N", .min = 1, .max = BL_MAX_RANKS,
      .help = "ranks that share the experts (default: all)"},
     {"redundant", 0, BL_OPT_STRING, AT(redundant), .metavar = "R|auto",
-     .help = "slots beyond one per expert; auto: the fewest that all ranks share evenly"},
+     .help = "slots beyond one per expert; auto: the fewest, but at least one, that all ranks "
+             "share evenly"},
     {"spares", 0, BL_OPT_INT, AT(spares), .metavar = "N", .min = 0, .max = 1 << 20,
      .help = "spare buffers per rank, through which experts move"},
     {"memory-share", 0, BL_OPT_REAL, AT(memory_share), .metavar = "X", .min = 0.01, .max = 1,
@@ -72,7 +73,8 @@ static bl_status make_layout(const size_options *options, bl_layout *out, bl_err
     char *end;
     const long long redundant = strtoll(options->redundant, &end, 10);
     if (end == options->redundant || *end != '\0' || redundant < 0 || redundant > 1 << 24)
-        return bl_fail(err, BL_ERR_USAGE, "--redundant is \"%.24s\", but must be a number or auto",
+        return bl_fail(err, BL_ERR_USAGE,
+                       "--redundant is \"%.24s\", but must be a number or auto, and up to 16777216",
                        options->redundant);
     out->redundant = redundant;
     return BL_OK;

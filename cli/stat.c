@@ -202,6 +202,9 @@ static bl_status run(void *user, int n_args, char **args, bl_error *err) {
     if (o->topology != NULL && o->plan == NULL)
         return bl_fail(err, BL_ERR_USAGE,
                        "--topology goes with --plan: where tokens go depends on both");
+    if (o->table == BL_STAT_TRAFFIC && o->plan == NULL)
+        return bl_fail(err, BL_ERR_USAGE,
+                       "--table traffic goes with --plan: it says where the experts are");
     bl_plan plan = {0};
     bl_topology topology = {0};
     bl_status st = o->plan != NULL ? bl_plan_load(o->plan, &plan, err) : BL_OK;

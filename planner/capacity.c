@@ -86,12 +86,13 @@ static bl_status settle(const bl_capacity_request *request, bl_capacity *capacit
     if (capacity->n_slots < experts) {
         const int each = (experts + capacity->n_active - 1) / capacity->n_active;
         const bl_where where = {NULL, -1, -1, -1, capacity->n_slots};
-        return bl_fail_at(err, BL_ERR_INFEASIBLE, where,
-                          "has no slot, as %d others: %d slots on the %d ranks that serve cannot "
-                          "hold %d experts; "
-                          "%d slots on each rank (--redundant %d) can",
-                          experts - capacity->n_slots - 1, capacity->n_slots, capacity->n_active,
-                          experts, each, each * request->n_ranks - experts);
+        return bl_fail_at(
+            err, BL_ERR_INFEASIBLE, where,
+            "has no slot, nor have %d others: %d slots on the %d ranks that serve cannot "
+            "hold %d experts; "
+            "%d slots on each rank (--redundant %d) can",
+            experts - capacity->n_slots - 1, capacity->n_slots, capacity->n_active, experts, each,
+            each * request->n_ranks - experts);
     }
     return BL_OK;
 }

@@ -95,7 +95,7 @@ END
 check "... every expert lives, the orphans are named" lost
 check "... and told" says "4 experts had no copy but on masked ranks" \
     plan --slots-per-rank 3,3,3,3,3,3,3,3 --current bare.json --mask 2 -o alive.json
-check "too few live slots" fails_with 'expert 14: has no slot, as 1 others: 14 slots on the 7 ranks that serve cannot hold 16' \
+check "too few live slots" fails_with 'expert 14: has no slot, nor have 1 others: 14 slots on the 7 ranks that serve cannot hold 16' \
     plan --slots 16 --current bare.json --mask 2 -o x.json
 
 # ---- what moves and spares cost ----
@@ -137,4 +137,14 @@ check "--explain as JSON" explained
 check "... in words" says "binding bound" plan --slots 24 --explain -o e.json
 check "... by layer" says "layer 2: before" plan --slots 24 --explain -o e.json
 check "not unless asked" holds "$work/s.out" '"explain" not in d'
+# ---- options that would change nothing -------------------------------------------------------
+useless() { # useless TEXT OPTION...: refused for want of its companion
+    local text=$1
+    shift
+    fails_with "$text" plan --slots 24 "$@" -o useless.json && [ ! -e "$work/useless.json" ]
+}
+check "a threshold without a placement" useless "name it with --current" --min-gain 0.1
+check "a fault domain without a rule" useless "goes with --min-copies" --fault-domain host
+check "the hottest experts without a rule" useless "goes with --min-copies" --min-copies-for 4
+check "a node without groups" useless "goes with --keep-groups" --node nvlink
 finish
