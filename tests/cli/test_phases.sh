@@ -87,7 +87,9 @@ check "times at another operating point" point
 b synth --model model.json --steps 12 --ranks 4 --tokens-per-step 200000 -o synth.blt # several chunks
 head -c $(($(stat -c %s synth.blt) / 2)) synth.blt >cut.blt
 plan --trace cut.blt -o cut.plan.json
-check "a plan of a cut trace against the whole one" fails_with 'with --steps A:B' "$ballast" replay --trace synth.blt --topology hgx-h100 cut.plan.json
+# (a note about the sample of so many tokens comes before the error)
+not_trusted() { ! "$ballast" replay --trace synth.blt --topology hgx-h100 cut.plan.json 2>err && tail -1 err | grep -q 'with --steps A:B'; }
+check "a plan of a cut trace against the whole one" not_trusted
 named() { replay --trace synth.blt cut.plan.json --steps 10:12 --json >r.json && holds r.json 'd["steps"] == 2'; }
 check "... is scored where the user says what it has not seen" named
 own_cut() { replay --trace cut.blt cut.plan.json --json >r.json && holds r.json 'd["steps"] == 0 and d["steps_left_out"] > 0'; }
