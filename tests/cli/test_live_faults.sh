@@ -21,7 +21,7 @@ start() { # OPTION...
 }
 until_moving() {
     for _ in $(seq 400); do
-        [ "$(status moves_done)" -ge 2 ] 2>/dev/null && return 0
+        [ "$(status outcome)" = running ] && [ "$(status moves_done)" -ge 2 ] && return 0
         sleep 0.02
     done
     return 1
