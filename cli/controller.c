@@ -194,6 +194,8 @@ static bl_status consider(controller *c, uint64_t window, bl_error *err) {
     bl_plan plan = {0};
     bl_policy_offer offer;
     BL_TRY(bl_view_look(&c->client, -1, true, &view, err));
+    if (view.drained && !c->options->quiet)
+        tell(c, window, "wait: the cluster is drained, no move starts before it is released");
     if (view.busy || view.drained || view.window.number == 0) {
         bl_view_free(&view);
         return BL_OK;
@@ -267,6 +269,10 @@ static void tell_outcome(controller *c, const bl_view *view) {
 
 static bl_status take_window(controller *c, bl_view *view, bl_error *err) {
     const bl_view_window *w = &view->window;
+    if (view->spares == 0)
+        return bl_fail(err, BL_ERR_STATE,
+                       "the cluster has no spare buffers, so that nothing can move; start it with "
+                       "ballast run --spares");
     int n_living = 0;
     for (int rank = 0; rank < view->n_ranks; rank++)
         n_living += view->living[rank];

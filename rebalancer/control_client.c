@@ -69,6 +69,10 @@ bl_status bl_control_connect(const char *path, bl_control_client *out, bl_error 
                               "the cluster took no connection for %g s; does it still step?",
                               CONNECT_S);
         struct stat info;
+        if (why == EACCES)
+            return bl_fail_at(
+                err, BL_ERR_IO, bl_at(path),
+                "permission denied; only the user who started a cluster may speak to it");
         if (stat(path, &info) == 0 && !S_ISSOCK(info.st_mode))
             return bl_fail_at(err, BL_ERR_IO, bl_at(path), "is no socket");
         return bl_fail_at(err, BL_ERR_IO, bl_at(path),

@@ -11,7 +11,7 @@ status() { "$ballast" status --socket "$socket" --json | grep -oE "\"$1\": ?[^,}
 plan() { "$BUILD/tests/tools/random_plan" "$1" $model 4 16 0 >"$work/plan.$1" && echo "$work/plan.$1"; }
 start() { # OPTION...
     "$ballast" run -n 4 --model $model --prompts "$work/prompts" --max-tokens 24 --batch 2 --repeat 100000 \
-        --slots 64 --spares 2 --socket "$socket" "$@" >"$work/run.out" 2>"$work/run.err" &
+        --slots 64 --socket "$socket" "$@" >"$work/run.out" 2>"$work/run.err" &
     run_pid=$!
     for _ in $(seq 600); do
         [ "$(status state 2>/dev/null)" = stable ] && return 0
@@ -43,7 +43,7 @@ for journal in "$work/fifo" /dev/full /dev/null; do
     check "$(basename $journal) is no journal" fails_with "is no file; a journal is one that grows" timeout 10 "$ballast" run -n 2 \
         --model $model --prompts "$work/prompts" --spares 1 --socket "$work/other" --journal "$journal"
 done
-check "a cluster starts" start --move-bytes 16K
+check "a cluster starts" start --spares 2 --move-bytes 16K
 named() {
     "$BUILD/tests/tools/random_plan" 1 "$work/large-moe" 4 16 0 >"$work/named" &&
         fails_with "the plan is for large-moe, the cluster serves tiny-moe; --force applies it" "$ballast" apply "$work/named" --socket "$socket"
@@ -99,6 +99,18 @@ asleep() { # all ranks stand still, for less than they count as lost
 }
 check "a controller ends when told to, also while the ranks stand still" asleep
 
+# ---- somebody else ------------------------------------------------------------------------------
+
+if [ "$(id -u)" = 0 ] && command -v setpriv >/dev/null; then
+    chmod 711 "$work"
+    cp "$ballast" "$work/ballast"
+    chmod 755 "$work/ballast"
+    other() { fails_with "only the user who started a cluster may speak to it" setpriv --reuid 65534 --clear-groups "$work/ballast" status --socket "$socket"; }
+    check "another user's cluster is out of reach, and the message says so" other
+else
+    skip "another user's cluster is out of reach" "needs root and setpriv"
+fi
+
 # ---- a leader that stops ------------------------------------------------------------------------
 
 answered() { # the socket is still held by the stopped process
@@ -135,4 +147,7 @@ tokens() {
         "$work/reference" "$work/run.out"
 }
 check "every token equals the run without moves" tokens
+check "a cluster without spares starts" start --spares 0 --window 8
+check "a controller says at once that nothing can move there" \
+    fails_with "no spare buffers, so that nothing can move" timeout 60 "$ballast" rebalance --auto --quiet --socket "$socket"
 finish
