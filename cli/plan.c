@@ -151,6 +151,8 @@ static bl_status make_plan(const bl_plan_options *o, const bl_plan_inputs *in, b
     if (st >= 0)
         st = bl_plan_save(&plan, o->output, err);
     if (st >= 0) {
+        if (plan.rule == BL_RULE_LOCAL)
+            bl_loads_tell_sample(&in->loads, "the trace", stderr);
         bl_plan_print_text(o, in, &plan, &summary);
         if (o->json)
             st = bl_plan_print_json(o, in, &plan, &summary, err);

@@ -10,6 +10,14 @@ void bl_replay_defaults(bl_replay_request *o) {
     o->seed = 1;
 }
 
+/* Does what is told depend on single tokens, rather than on counts? */
+static bool asks_tokens(const bl_replay_request *o, const bl_replay_inputs *in) {
+    bool asks = bl_traffic_needs_tokens((bl_dispatch)o->dispatch, (bl_dispatch)o->combine);
+    for (int p = 0; p < in->n_plans; p++)
+        asks = asks || in->plans[p].rule == BL_RULE_LOCAL;
+    return asks;
+}
+
 static bl_status replay_loads(const bl_replay_request *o, const bl_replay_inputs *in, char **paths,
                               const bl_loads *loads, int phase, bl_replay *out, bl_error *err) {
     const bl_replay_options options = {
@@ -33,7 +41,10 @@ static bl_status replay_loads(const bl_replay_request *o, const bl_replay_inputs
         .overlap = o->overlap,
         .seed = (uint64_t)o->seed,
     };
-    return bl_replay_run(loads, &in->topology, &options, out, err);
+    BL_TRY(bl_replay_run(loads, &in->topology, &options, out, err));
+    if (loads == &in->loads && asks_tokens(o, in))
+        bl_loads_tell_sample(loads, o->traces.items[0], stderr);
+    return BL_OK;
 }
 
 /* One phase by itself. Where the greedy baseline cannot be made, since the first plan saw nothing of

@@ -405,8 +405,7 @@ void bl_loads_free(bl_loads *loads) {
     *loads = (bl_loads){0};
 }
 
-/* Figures that need single tokens come from a part of them where a layer has too many. */
-static void tell_sample(const bl_loads *loads, const char *name, FILE *out) {
+void bl_loads_tell_sample(const bl_loads *loads, const char *name, FILE *out) {
     const bl_token_layer *thinnest = NULL;
     for (int l = 0; loads->sample.most > 0 && l < loads->sample.n_layers; l++) {
         const bl_token_layer *layer = &loads->sample.layers[l];
@@ -424,7 +423,6 @@ void bl_loads_tell(const bl_loads *loads, const char *name, const char *model_na
                    int64_t end, FILE *out) {
     if (loads->notes[0] != '\0')
         fprintf(out, "%s: %s\n", name, loads->notes);
-    tell_sample(loads, name, out);
     if (end != INT64_MAX && end > first && (uint64_t)end > loads->trace_steps)
         fprintf(out, "%s: has %llu steps, so --steps %lld:%lld ends at %llu\n", name,
                 (unsigned long long)loads->trace_steps, (long long)first, (long long)end,

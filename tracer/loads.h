@@ -106,6 +106,9 @@ static inline const uint32_t *bl_loads_source_row(const bl_loads *loads, size_t 
 void bl_loads_tell(const bl_loads *loads, const char *name, const char *model_name, int64_t first,
                    int64_t end, FILE *out);
 
+/* The same of figures that were made from single tokens, where these are only a part of all. */
+void bl_loads_tell_sample(const bl_loads *loads, const char *name, FILE *out);
+
 /* Does any step have a count in this layer? */
 static inline bool bl_loads_has_counts(const bl_loads *loads, int layer_index) {
     for (size_t step = 0; step < loads->n_steps; step++) {
