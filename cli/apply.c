@@ -23,8 +23,7 @@ static const bl_opt OPTIONS[] = {
     {"wait", 0, BL_OPT_FLAG, offsetof(apply_options, wait),
      .help = "return when the move is over; fail when it was aborted"},
     {"force", 0, BL_OPT_FLAG, offsetof(apply_options, force),
-     .help = "move also when the plan does not pay for its move, or names another model of the "
-             "same shape"},
+     .help = "move also when the plan does not pay for its move"},
     {"as-written", 0, BL_OPT_FLAG, offsetof(apply_options, as_written),
      .help =
          "give each rank what the plan gives it, also where an equal rank would need fewer moves"},
@@ -47,7 +46,8 @@ static long long number(const json_t *object, const char *key) {
 
 /* ---- is it worth it? ------------------------------------------------------------------------- */
 
-/* "Qwen/Qwen3-30B-A3B" and a folder Qwen3-30B-A3B are the same model. */
+/* "Qwen/Qwen3-30B-A3B" and a folder Qwen3-30B-A3B are the same model. Names come from files, too, so that
+ * another one is worth a word and no refusal. */
 static const char *last_name(const char *name) {
     const char *slash = strrchr(name, '/');
     return slash != NULL ? slash + 1 : name;
@@ -64,10 +64,9 @@ static bl_status weigh(bl_control_client *client, const apply_options *o, bl_pla
                       plan->placement.n_layers == view->placement.n_layers;
     if (!fits) /* the cluster will say what does not fit */
         return BL_OK;
-    if (!o->force && strcmp(last_name(plan->model_name), last_name(view->model.name)) != 0)
-        return bl_fail(err, BL_ERR_MODEL,
-                       "the plan is for %s, the cluster serves %s; --force applies it all the same",
-                       plan->model_name, view->model.name);
+    if (strcmp(last_name(plan->model_name), last_name(view->model.name)) != 0)
+        fprintf(stderr, "ballast apply: the plan names the model %s, the cluster serves %s\n",
+                plan->model_name, view->model.name);
     if (!o->as_written)
         BL_TRY(bl_view_align(view, plan, err));
     if (view->window.number == 0)
