@@ -24,8 +24,17 @@ recorded() {
 }
 routing() {
     "$ballast" record --ring "llama-$$" --wait 60s -o "$work/trace" 2>"$work/err" &
+    mkfifo "$work/go"
+    exec 3<>"$work/go" # so that opening it waits for nobody
     timeout 60 "$BUILD/tests/llama/trace_llama" "${LLAMA_HOME:-build/llama}/lib" "llama-$$" "$work/moe.gguf" \
-        >"$work/scores" 2>"$work/llama.err" || { cat "$work/llama.err"; kill %1; return 1; }
+        <"$work/go" >"$work/scores" 2>"$work/llama.err" &
+    local engine=$!
+    for _ in $(seq 600); do # it has made its file when it has the ring
+        [ -e "$work/trace/rank-00000.000001.blt" ] && break
+        sleep 0.1
+    done
+    echo >&3
+    wait $engine || { cat "$work/llama.err"; kill %1; return 1; }
     wait
     [ "$(wc -l <"$work/scores")" -eq $((3 * 16 + 6)) ] && diff <(expected) <(recorded)
 }

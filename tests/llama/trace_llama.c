@@ -2,7 +2,8 @@
  * trace_llama BACKENDS RING MODEL.gguf: runs llama.cpp, traced by examples/capture/llama_capture.c: a
  * prompt of 11 tokens in ubatches of 8, then 5 tokens one by one. Prints what it must have pushed, one
  * line "step layer id ..." per token, from the router's own scores: the K highest of ffn_moe_logits,
- * highest first, which an own callback behind the adapter's takes. MODEL is written first.
+ * highest first, which an own callback behind the adapter's takes. MODEL is written first. Begins when a line
+ * comes on standard input, its ring open.
  */
 #include "llama_capture.h"
 #include "random_moe.h"
@@ -93,6 +94,7 @@ int main(int argc, char **argv) {
     struct llama_context *ctx = rc == 0 ? llama_init_from_model(model, params) : NULL;
     if (ctx == NULL)
         return 1;
+    getchar(); /* until a recorder is there */
     rc = decode(trace, ctx, "Hello, MoE.", 11, 0, BL_PHASE_PREFILL);
     for (int i = 0; rc == 0 && i < 5; i++)
         rc = decode(trace, ctx, &"tokens"[i], 1, 11 + i, BL_PHASE_DECODE);
