@@ -160,6 +160,7 @@ bl_status bl_planning_run(const bl_loads *loads, const bl_model *model, const bl
     r.steps_per_scenario = (loads->n_steps + cap - 1) / cap;
     r.n_scenarios = (int)((loads->n_steps + r.steps_per_scenario - 1) / r.steps_per_scenario);
     BL_TRY(BL_CALLOC(r.jobs, r.n_jobs, err));
+    r.asked_before = bl_planning_asked_before(&r);
     bl_status st = bl_planning_make_jobs(&r, err);
     if (st >= 0)
         st = bl_planning_time_jobs(&r, topology, err);
@@ -175,7 +176,7 @@ bl_status bl_planning_run(const bl_loads *loads, const bl_model *model, const bl
         bl_planning_summarise(&r, summary);
         if (options->explain)
             summary->explain = bl_planning_explain(&r);
-        st = bl_planning_assemble(&r, topology, summary, out, err);
+        st = bl_planning_assemble(&r, summary, out, err);
         if (st < 0)
             json_decref(summary->explain);
     }

@@ -5,6 +5,7 @@
 
 #include "core/mem.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 /* ---- the summary ------------------------------------------------------------------------------*/
@@ -161,9 +162,8 @@ static json_t *traces_of(const bl_loads *loads) {
     return traces;
 }
 
-/* How the plan came about; nothing in it depends on when or where it was made. */
-static json_t *provenance_of(const bl_planning *r, const bl_topology *topology,
-                             const bl_planning_summary *s) {
+/* What was asked for, but for rules. */
+static json_t *question_of(const bl_planning *r) {
     const bl_planning_options *o = r->options;
     const int64_t last = (int64_t)r->loads->step_id[r->loads->n_steps - 1] + 1;
     const int64_t end = o->end_step < last ? o->end_step : last;
@@ -176,27 +176,69 @@ static json_t *provenance_of(const bl_planning *r, const bl_topology *topology,
                           "steps", (json_int_t)o->first_step, (json_int_t)end, "n_steps",
                           (json_int_t)r->loads->n_steps, "steps_per_scenario",
                           (json_int_t)r->steps_per_scenario, "scenarios", r->n_scenarios);
+    json_object_set_new(p, "robust", json_boolean(bl_planning_tail(r) > 0.0));
+    return p;
+}
+
+/* Of which load, where. */
+static void add_load(json_t *p, const bl_planning *r) {
+    json_object_set_new(p, "phase",
+                        json_string(r->options->phase != NULL ? r->options->phase : "all"));
+    json_object_set_new(p, "trace", json_string(r->loads->digest));
+    if (r->loads->n_parts > 1)
+        json_object_set_new(p, "traces", traces_of(r->loads));
+    json_object_set_new(p, "composed", json_boolean(r->loads->composed));
+    json_object_set_new(p, "complete", json_boolean(r->loads->complete));
+    if (r->topology != NULL) {
+        json_object_set_new(p, "topology", json_string(r->topology->name));
+        json_object_set_new(p, "topology_digest", json_string(bl_topology_digest(r->topology).hex));
+    }
+    json_object_set_new(p, "slots", json_integer(r->options->capacity.n_slots));
+    json_object_set_new(p, "masked_ranks", masked_ranks(r));
+}
+
+bool bl_planning_asked_before(const bl_planning *r) {
+    const bl_planning_options *o = r->options;
+    const json_t *was = o->current != NULL ? o->current->provenance : NULL;
+    if (was == NULL || r->loads->digest[0] == '\0' || json_object_get(was, "current") != NULL ||
+        o->solve.time_s > 0.0 || !json_is_true(json_object_get(was, "reproducible")))
+        return false;
+    if (o->keep_groups || o->min_copies > 1 || o->replica_budget >= 0 ||
+        json_object_get(was, "groups_kept") != NULL ||
+        json_object_get(was, "fault_domains") != NULL ||
+        json_object_get(was, "replica_budget") != NULL)
+        return false;
+    if (json_number_value(json_object_get(was, "half_life")) != fmax(o->half_life, 0.0))
+        return false;
+    if (o->objective == BL_OBJECTIVE_TIME &&
+        (json_number_value(json_object_get(was, "tokens_per_rank")) != o->tokens_per_rank ||
+         json_is_true(json_object_get(was, "overlap")) != o->overlap))
+        return false;
+    json_t *now = question_of(r), *value;
+    const char *key;
+    bool same = now != NULL;
+    if (same)
+        add_load(now, r);
+    json_object_foreach (now, key, value) {
+        same = same && json_equal(value, json_object_get(was, key));
+    }
+    json_decref(now);
+    return same;
+}
+
+/* How the plan came about; nothing in it depends on when or where it was made. */
+static json_t *provenance_of(const bl_planning *r, const bl_planning_summary *s) {
+    const bl_planning_options *o = r->options;
+    json_t *p = question_of(r);
     if (p == NULL)
         return NULL;
-    json_object_set_new(p, "robust", json_boolean(bl_planning_tail(r) > 0.0));
     if (r->cost != NULL && o->tokens_per_rank > 0.0)
         json_object_set_new(p, "tokens_per_rank", json_real(o->tokens_per_rank));
     if (r->cost != NULL)
         json_object_set_new(p, "overlap", json_boolean(o->overlap));
     if (o->half_life > 0.0)
         json_object_set_new(p, "half_life", json_real(o->half_life));
-    json_object_set_new(p, "phase", json_string(o->phase != NULL ? o->phase : "all"));
-    json_object_set_new(p, "trace", json_string(r->loads->digest));
-    if (r->loads->n_parts > 1)
-        json_object_set_new(p, "traces", traces_of(r->loads));
-    json_object_set_new(p, "composed", json_boolean(r->loads->composed));
-    json_object_set_new(p, "complete", json_boolean(r->loads->complete));
-    if (topology != NULL) {
-        json_object_set_new(p, "topology", json_string(topology->name));
-        json_object_set_new(p, "topology_digest", json_string(bl_topology_digest(topology).hex));
-    }
-    json_object_set_new(p, "slots", json_integer(o->capacity.n_slots));
-    json_object_set_new(p, "masked_ranks", masked_ranks(r));
+    add_load(p, r);
     if (s->n_orphans > 0)
         json_object_set_new(p, "orphans", orphans(r));
     if (o->replica_budget >= 0)
@@ -225,8 +267,8 @@ static json_t *provenance_of(const bl_planning *r, const bl_topology *topology,
 }
 
 /* Hand the layers' placements over to a plan. */
-bl_status bl_planning_assemble(bl_planning *r, const bl_topology *topology,
-                               const bl_planning_summary *s, bl_plan *out, bl_error *err) {
+bl_status bl_planning_assemble(bl_planning *r, const bl_planning_summary *s, bl_plan *out,
+                               bl_error *err) {
     const bl_planning_options *o = r->options;
     const uint64_t before = o->current != NULL ? o->current->epoch : 0;
     bl_placement placement = {
@@ -259,7 +301,7 @@ bl_status bl_planning_assemble(bl_planning *r, const bl_topology *topology,
             plan.layers[m].bound.kind = "idle";
     }
     json_decref(plan.provenance);
-    plan.provenance = provenance_of(r, topology, s);
+    plan.provenance = provenance_of(r, s);
     plan.digest = bl_plan_digest(&plan);
     if (plan.provenance == NULL || plan.digest.hex[0] == '\0') {
         bl_plan_free(&plan);

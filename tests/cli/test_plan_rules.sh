@@ -147,4 +147,19 @@ check "a threshold without a placement" useless "name it with --current" --min-g
 check "a fault domain without a rule" useless "goes with --min-copies" --fault-domain host
 check "the hottest experts without a rule" useless "goes with --min-copies" --min-copies-for 4
 check "a node without groups" useless "goes with --keep-groups" --node nvlink
+# ---- the same question again ------------------------------------------------------------------
+# What a search goes on to find from its own answer is chance: nothing moves, whatever the rule.
+b synth --model model.json --steps 8 --ranks 8 --tokens-per-step 64 --seed 7 -o drift.blt
+same_again() { # OPTION...
+    quiet b plan --model model.json --trace drift.blt --topology pairs.json --slots 24 "$@" -o once.json &&
+        quiet b plan --model model.json --trace drift.blt --topology pairs.json --slots 24 "$@" --current once.json -o twice.json --json >"$work/twice" &&
+        grep -q '"moves": 0,' "$work/twice"
+}
+check "the same question moves nothing" same_again
+for rule in nearest fixed fractions per-step local; do
+    check "... under the rule $rule" same_again --rule $rule
+done
+check "... for time" same_again --objective time
+check "... for the tail" same_again --over p95
+check "... with older steps counting less" same_again --half-life 3
 finish
