@@ -751,21 +751,8 @@ bl_status bl_agent_stop(bl_agent *agent, const char *reason, bl_error *err) {
 }
 
 uint64_t bl_agent_min_steps(const bl_agent *agent, const bl_schedule *schedule) {
-    const uint64_t bundle = bl_store_bundle_bytes(agent->store);
-    const uint64_t budget = (uint64_t)agent->options.step_bytes;
-    uint64_t steps = 0;
-    for (int w = 0; w < schedule->n_waves; w++) {
-        const bl_wave *wave = &schedule->waves[w];
-        uint64_t most = 0;
-        for (int rank = 0; rank < schedule->n_ranks; rank++) {
-            uint64_t sends = 0;
-            for (int m = 0; m < wave->n_moves; m++)
-                sends += wave->moves[m].source == rank;
-            most = sends > most ? sends : most;
-        }
-        steps += (most * bundle + budget - 1) / budget;
-    }
-    return steps;
+    return bl_schedule_min_steps(schedule, bl_store_bundle_bytes(agent->store),
+                                 (uint64_t)agent->options.step_bytes);
 }
 
 /* Layers whose last wave is done. */

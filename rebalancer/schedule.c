@@ -564,3 +564,20 @@ bl_status bl_schedule_make(const bl_placement *current, const bl_placement *goal
         *out = made;
     return st;
 }
+
+uint64_t bl_schedule_min_steps(const bl_schedule *schedule, uint64_t bundle_bytes,
+                               uint64_t step_bytes) {
+    uint64_t steps = 0;
+    for (int w = 0; w < schedule->n_waves; w++) {
+        const bl_wave *wave = &schedule->waves[w];
+        uint64_t most = 0;
+        for (int rank = 0; rank < schedule->n_ranks; rank++) {
+            uint64_t sends = 0;
+            for (int m = 0; m < wave->n_moves; m++)
+                sends += wave->moves[m].source == rank;
+            most = sends > most ? sends : most;
+        }
+        steps += (most * bundle_bytes + step_bytes - 1) / step_bytes;
+    }
+    return steps;
+}

@@ -84,6 +84,11 @@ bl_status bl_layer_align(const bl_layer_placement *current, const bl_layer_place
 bl_status bl_schedule_check(const bl_schedule *schedule, const bl_placement *current,
                             const int *spares, bl_error *err);
 
+/* Steps that the moves take at least, when a rank sends `step_bytes` (> 0) per step and a wave begins
+ * only after the one before. */
+uint64_t bl_schedule_min_steps(const bl_schedule *schedule, uint64_t bundle_bytes,
+                               uint64_t step_bytes);
+
 /* ---- the two sides of a wave ----------------------------------------------------------------- */
 
 /* What one rank has to do in a wave, in the order in which it does it. */
