@@ -12,38 +12,11 @@ typedef struct report_options {
 } report_options;
 
 #define AT(field) offsetof(report_options, request.field)
-static const bl_opt OPTIONS[] = {
-    {"trace", 0, BL_OPT_LIST, AT(traces), .metavar = "TRACE", .required = true,
-     .help = "recorded routing to score on; may be given again"},
-    {"topology", 0, BL_OPT_STRING, AT(topology), .metavar = "T", .required = true,
-     .help = "catalogue name (hgx-h100:nodes=4) or file; gives modelled times and memory"},
-    {"steps", 0, BL_OPT_RANGE, AT(steps), .metavar = "A:B",
-     .help = "score these steps only, 0-based and half-open"},
-    {"phase", 0, BL_OPT_CHOICE, AT(phase), .choices = bl_phase_choices,
-     .help = "score this phase only"},
-    {"rule", 0, BL_OPT_CHOICE, AT(rule), .choices = bl_rule_names,
-     .help = "score under this rule instead of the one the plan was made for"},
-    {"dispatch", 0, BL_OPT_CHOICE, AT(dispatch), .choices = bl_dispatch_names,
-     .help = "how tokens travel to experts"},
-    {"combine", 0, BL_OPT_CHOICE, AT(combine), .choices = bl_combine_names,
-     .help = "how results travel back"},
-    {"baseline", 0, BL_OPT_STRING, AT(baseline), .metavar = "PLAN|contiguous|greedy",
-     .help = "what would serve otherwise, the \"before\" of the page"},
-    {"model", 0, BL_OPT_STRING, AT(model), .metavar = "M",
-     .help = "config.json or model.json, for plans that do not know their model's sizes"},
-    {"dwell", 0, BL_OPT_REAL, AT(dwell), .metavar = "STEPS", .min = 1, .max = 1e15,
-     .help = "steps that a plan serves before the next one"},
-    {"tokens-per-rank", 0, BL_OPT_REAL, AT(tokens_per_rank), .metavar = "N", .min = 0, .max = 1e9,
-     .help = "model times as if every step had so many tokens on each rank; 0: its own"},
-    {"overlap", 0, BL_OPT_FLAG, AT(overlap),
-     .help = "two micro-batches: communication runs beside attention and experts"},
-    {"strict", 0, BL_OPT_FLAG, AT(strict),
-     .help = "refuse a trace that names another model than the plan does"},
-    {"seed", 0, BL_OPT_INT, AT(seed), .metavar = "N", .min = 0, .max = 1e15,
-     .help = "seed of the bootstrap"},
-    {"output", 'o', BL_OPT_STRING, offsetof(report_options, output), .metavar = "OUT.html",
-     .required = true, .help = "where to write the page"},
-    {0}};
+static const bl_opt OPTIONS[] = {BL_REPLAY_OPTIONS(AT),
+                                 {"output", 'o', BL_OPT_STRING, offsetof(report_options, output),
+                                  .metavar = "OUT.html", .required = true,
+                                  .help = "where to write the page"},
+                                 {0}};
 
 static void set_defaults(void *options) {
     bl_replay_defaults(&((report_options *)options)->request);
