@@ -18,7 +18,7 @@ typedef struct bl_replay_request {
 } bl_replay_request;
 
 /* What replay and report are both asked; at(FIELD) is the offset of a field of bl_replay_request. */
-/* clang-format off: the formatter knows no tables in macros */
+/* clang-format off */
 #define BL_REPLAY_OPTIONS(at)                                                                       \
     {"trace", 0, BL_OPT_LIST, at(traces), .metavar = "TRACE", .required = true,                     \
      .help = "recorded routing to score on; may be given again"},                                   \
@@ -31,7 +31,7 @@ typedef struct bl_replay_request {
     {"rule", 0, BL_OPT_CHOICE, at(rule), .choices = bl_rule_names,                                  \
      .help = "score under this rule instead of the one the plan was made for"},                     \
     {"dispatch", 0, BL_OPT_CHOICE, at(dispatch), .choices = bl_dispatch_names,                      \
-     .help = "how tokens travel to experts: each row, once per rank, once per node, or to all ranks"},\
+     .help = "how tokens travel to experts: each row, once per rank, once per node, or to all"},    \
     {"combine", 0, BL_OPT_CHOICE, at(combine), .choices = bl_combine_names,                         \
      .help = "how results travel back"},                                                            \
     {"baseline", 0, BL_OPT_STRING, at(baseline), .metavar = "PLAN|contiguous|greedy",               \
