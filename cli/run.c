@@ -10,6 +10,7 @@
 #include "core/mem.h"
 #include "core/npy.h"
 #include "core/progress.h"
+#include "rebalancer/policy.h"
 #include "runtime/launch.h"
 
 #include <pthread.h>
@@ -29,7 +30,7 @@ typedef struct run_options {
         window;
     const char *model, *plan, *topology, *prompts, *arrivals, *tokens, *logits, *topk, *record,
         *socket, *journal;
-    double temperature, top_p, silence_s;
+    double temperature, top_p, silence_s, rest_s;
     int transport, rule, dispatch;
     bool keep_prefixes, json, automatic;
 } run_options;
@@ -108,6 +109,13 @@ static const bl_opt OPTIONS[] = {
      AT(journal),
      .metavar = "FILE",
      .help = "record every move and who asked for it; without --plan, start where FILE left off"},
+    {.name = "rest",
+     .type = BL_OPT_DURATION,
+     AT(rest_s),
+     .metavar = "SECONDS",
+     .min = 0,
+     .max = 1e9,
+     .help = "with --auto: between two moves"},
     {.name = "window",
      .type = BL_OPT_INT,
      AT(window),
@@ -222,6 +230,7 @@ static void set_defaults(void *options) {
     o->max_tokens = 64;
     o->repeat = 1;
     o->window = 64;
+    o->rest_s = ((bl_policy_options)BL_POLICY_OPTIONS_INIT).rest_s;
     o->batch = 8;
     o->top_p = 1;
     o->seed = 1;
@@ -575,7 +584,7 @@ static bl_status run_ranks(const run_options *o, bl_run_job *job, bl_run_join *j
     if (o->record != NULL)
         BL_TRY(bl_run_recorder_open(o->record, job->n_ranks, &job->recorder, err));
     if (o->automatic)
-        BL_TRY(bl_run_auto_open(o->socket, &job->automatic, err));
+        BL_TRY(bl_run_auto_open(o->socket, o->rest_s, &job->automatic, err));
     const bl_status st = o->transport == TRANSPORT_LOCAL ? run_threads(job, reports, err)
                                                          : run_processes(job, reports, err);
     bl_run_auto_close(job->automatic);

@@ -17,11 +17,12 @@ struct bl_run_auto {
     bl_error error;
 };
 
-bl_status bl_run_auto_open(const char *socket, bl_run_auto **out, bl_error *err) {
+bl_status bl_run_auto_open(const char *socket, double rest_s, bl_run_auto **out, bl_error *err) {
     bl_run_auto *a;
     BL_TRY(BL_CALLOC(a, 1, err));
     a->options = BL_CONTROLLER_OPTIONS_INIT;
     a->options.socket = socket;
+    a->options.policy.rest_s = rest_s;
     a->options.patience_s = START_S;
     a->options.quiet = true;
     a->options.out = stderr;

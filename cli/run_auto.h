@@ -9,8 +9,8 @@
 
 typedef struct bl_run_auto bl_run_auto;
 
-/* Before the ranks are forked. `socket` may be NULL: the usual place. */
-bl_status bl_run_auto_open(const char *socket, bl_run_auto **out, bl_error *err);
+/* Before the ranks are forked. `socket` may be NULL: the usual place. rest_s: between two moves. */
+bl_status bl_run_auto_open(const char *socket, double rest_s, bl_run_auto **out, bl_error *err);
 /* After. NULL is fine. */
 void bl_run_auto_start(bl_run_auto *automatic);
 /* Ends it and frees; what went wrong is said on stderr, since serving goes on without. */
