@@ -11,6 +11,9 @@
 #include <string.h>
 
 /* One row is collected as text with terminators, plus the offset of each field. */
+/* libcsv's buffer for a field grows by its own 128 bytes at a time, which takes quadratic time. */
+#define FIELD_GROWTH ((size_t)1 << 20)
+
 typedef struct reader {
     const char *file;
     int64_t line;     /* line being read */
@@ -125,6 +128,7 @@ bl_status bl_csv_read(const char *path, bl_csv_row_fn *on_row, void *user, bl_er
     if (csv_init(&parser, CSV_STRICT | CSV_STRICT_FINI) != 0) {
         st = bl_fail(err, BL_ERR_NOMEM, "out of memory");
     } else {
+        csv_set_blk_size(&parser, FIELD_GROWTH);
         st = feed(&r, &parser, in);
         csv_free(&parser);
     }
