@@ -60,6 +60,11 @@ LIBRARIES := $(BUILD)/libballast-trace.a $(BUILD)/libballast.a $(BUILD)/libballa
              $(BUILD)/libballast-trace.so $(BUILD)/libballast-plan.so $(BUILD)/libballast.so
 
 TESTS   := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
+# The thread sanitizer is for programs with threads; a search by itself would only take ten times as long.
+ifeq ($(VARIANT),thread)
+THREADED := runtime/|rebalancer/|cli/|tests/support/cluster|planner/planning\.h|ballast|tracer/(ring|capture|recorder|window)
+TESTS   := $(patsubst tests/%.c,$(BUILD)/tests/%,$(shell grep -lE '\#include ("($(THREADED))|<pthread)' tests/test_*.c))
+endif
 REPLAYS := $(patsubst tests/fuzz/%.c,$(BUILD)/tests/replay_%,$(wildcard tests/fuzz/fuzz_*.c))
 SUPPORT := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/support/*.c))
 EXAMPLES := $(BUILD)/examples/embed $(BUILD)/examples/embed_static
