@@ -110,7 +110,8 @@ survivors_name_it() { # PREFIX
 }
 endless="--prompts $model/prompts/mixed.txt --repeat 1000000"
 pids=()
-if hosts_work; then
+# Who is named hangs on who hears first; instrumented ranks are too slow for two seconds of silence.
+if [[ $BUILD != *address* ]] && hosts_work; then
     trap 'kill -9 "${pids[@]}" 2>/dev/null; hosts_down; rm -rf "$work"' EXIT
     hosts_up 200mbit 200mbit 200mbit 200mbit
     start_on_hosts four --prompts $model/prompts/mixed.txt --max-tokens 8
