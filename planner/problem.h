@@ -22,6 +22,7 @@
 #ifndef BL_PLANNER_PROBLEM_H
 #define BL_PLANNER_PROBLEM_H
 
+#include "core/dispatch.h"
 #include "core/placement.h"
 #include "core/split.h"
 #include "planner/rules.h"
@@ -73,8 +74,8 @@ typedef struct bl_problem {
      * Borrowed. */
     const struct bl_sources *sources;
     const struct bl_sites *sites;
-    bool few_remote; /* plan for few rows between nodes, too (traffic_plan.h) */
-    int dispatch;    /* a bl_dispatch (traffic.h): the rows that this is about */
+    bool few_remote;      /* plan for few rows between nodes, too (traffic_plan.h) */
+    bl_dispatch dispatch; /* the rows that this is about */
 } bl_problem;
 
 /* Can it be solved at all? Loads finite and >= 0, shapes positive, enough slots for every expert,

@@ -64,7 +64,7 @@ static bl_status try_shares(const bl_problem *problem, const bl_traffic_plan_opt
 static bl_status plan_nodes(const bl_problem *problem, const bl_traffic_plan_options *options,
                             bl_layer_placement *placement, bl_traffic_plan_result *out,
                             bl_error *err) {
-    const bl_nodes_plan_options nodes = {.dispatch = (bl_dispatch)problem->dispatch,
+    const bl_nodes_plan_options nodes = {.dispatch = problem->dispatch,
                                          .slack = BL_TRAFFIC_SLACK,
                                          .seed = options->seed,
                                          .proposals = options->proposals,

@@ -2,33 +2,14 @@
 # ballast apply: a plan that was made without looking at the placement in force is laid over it first,
 # and copies come from near ranks.
 . tests/tap.sh
-model=examples/tiny-moe
-socket=$work/s
-run_pid=
-trap '[ -n "$run_pid" ] && kill -KILL $run_pid 2>/dev/null; rm -rf "$work"' EXIT
+. tests/live.sh
 
 plan() { # SEED ORDER: path of a random plan with its ranks in another order
     "$BUILD/tests/tools/random_plan" "$1" $model 4 10 0 "$2" >"$work/plan.$1.$2" && echo "$work/plan.$1.$2"
 }
 apply() { "$ballast" apply --force --socket "$socket" "$@"; }
 applied() { apply "$(plan 1 0123)" --wait >/dev/null 2>&1; }
-start() { # OPTION...
-    "$ballast" run -n 4 --model $model --prompts "$work/prompts" --max-tokens 24 --batch 2 --repeat 100000 \
-        --slots 40 --spares 4 --socket "$socket" "$@" >"$work/run.out" 2>"$work/run.err" &
-    run_pid=$!
-    for _ in $(seq 600); do
-        "$ballast" status --socket "$socket" >/dev/null 2>&1 && return 0
-        sleep 0.05
-    done
-    return 1
-}
-stop() {
-    kill -TERM $run_pid
-    wait $run_pid
-    local rc=$?
-    run_pid=
-    return $rc
-}
+start() { serve --batch 2 --slots 40 --spares 4 "$@"; }
 head -c 60 $model/prompts/english.txt >"$work/prompts"
 map() { "$ballast" drain --json --socket "$socket" | tr -d ' \n' | grep -o '"slots":[^"]*'; "$ballast" drain --release --socket "$socket" >/dev/null; }
 

@@ -1,51 +1,15 @@
 #!/bin/bash
 # ballast apply, status, abort: experts move between real processes while they serve.
 . tests/tap.sh
-model=examples/tiny-moe
-socket=$work/s
-run_pid=
-trap '[ -n "$run_pid" ] && kill -KILL $run_pid 2>/dev/null; rm -rf "$work"' EXIT
+. tests/live.sh
 
 plan() { # SEED [RANKS SLOTS EPOCH MODEL]: path of a random plan
     "$BUILD/tests/tools/random_plan" "$1" "${5:-$model}" "${2:-4}" "${3:-10}" "${4:-0}" >"$work/plan.$1.${4:-0}" &&
         echo "$work/plan.$1.${4:-0}"
 }
 apply() { "$ballast" apply --force --socket "$socket" "$@" 2>>"$work/apply.err"; }
-status() { "$ballast" status --socket "$socket" --json | grep -oE "\"$1\": ?[^,}]*" | head -1 | sed 's/^[^:]*: *//; s/"//g'; }
 
-# A run that goes on until it is stopped.
-start() { # OPTION...
-    "$ballast" run -n 4 --model $model --prompts "$work/prompts" --max-tokens 24 --batch 2 --repeat 100000 \
-        --slots 40 --socket "$socket" "$@" >"$work/run.out" 2>"$work/run.err" &
-    run_pid=$!
-    for _ in $(seq 600); do
-        [ "$(status state 2>/dev/null)" = stable ] && return 0
-        sleep 0.05
-    done
-    return 1
-}
-stop() {
-    kill -TERM $run_pid
-    wait $run_pid
-    local rc=$?
-    run_pid=
-    return $rc
-}
-
-# Every continuation that was finished is the one of the run without moves, and the others, cut off
-# when the run was stopped, begin like it. Prints how many were finished.
-compare_with_reference() {
-    awk -v n="$(grep -c '^---$' "$work/prompts")" '
-        BEGIN { RS = "(^|\n)---\n"; n++ }
-        { sub(/\n$/, "") }
-        NR == FNR { want[NR - 1] = $0; next }
-        { text = want[(FNR - 1) % n]
-          if ($0 == text) full++
-          else if (substr(text, 1, length($0)) == $0) cut++
-          else { print "# continuation " FNR " differs"; bad = 1 } }
-        END { print "# " full " continuations are equal, " cut " cut off"; exit bad || full < 4 }' \
-        "$work/reference" "$work/run.out"
-}
+start() { serve --batch 2 --slots 40 "$@"; }
 
 for prompt in c english french html json python; do
     [ -s "$work/prompts" ] && echo ---
@@ -103,7 +67,7 @@ second_run() {
 }
 check "a second run on the same socket is refused" second_run
 check "the run ends well when it is told to" stop
-check "every token equals the run without moves" compare_with_reference
+check "every token equals the run without moves" tokens_equal
 check "the socket is gone" [ ! -e "$socket" ]
 check "without a cluster there is one line that says so" fails_with "no cluster answers there" "$ballast" status --socket "$socket"
 
@@ -131,7 +95,7 @@ check "no step sent more than its budget" budget
 starts() { apply "$(plan 42)" | grep -q "moves in 6 layers"; }
 check "the next plan starts" starts
 check "a run that is stopped in the middle of a move ends well" stop
-check "and every token equals the run without moves" compare_with_reference
+check "and every token equals the run without moves" tokens_equal
 
 # ---- edges ------------------------------------------------------------------------------------
 

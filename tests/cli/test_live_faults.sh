@@ -2,23 +2,10 @@
 # What goes wrong around a cluster that moves: operators by the hundred, processes that stop, plans and
 # files that are none. Each fault here was found by breaking it.
 . tests/tap.sh
-model=examples/tiny-moe
-socket=$work/s
-run_pid=
-trap '[ -n "$run_pid" ] && kill -KILL $run_pid 2>/dev/null; rm -rf "$work"' EXIT
+. tests/live.sh
 
-status() { "$ballast" status --socket "$socket" --json | grep -oE "\"$1\": ?[^,}]*" | head -1 | sed 's/^[^:]*: *//; s/"//g'; }
 plan() { "$BUILD/tests/tools/random_plan" "$1" $model 4 16 0 >"$work/plan.$1" && echo "$work/plan.$1"; }
-start() { # OPTION...
-    "$ballast" run -n 4 --model $model --prompts "$work/prompts" --max-tokens 24 --batch 2 --repeat 100000 \
-        --slots 64 --socket "$socket" "$@" >"$work/run.out" 2>"$work/run.err" &
-    run_pid=$!
-    for _ in $(seq 600); do
-        [ "$(status state 2>/dev/null)" = stable ] && return 0
-        sleep 0.05
-    done
-    return 1
-}
+start() { serve --batch 2 --slots 64 "$@"; }
 until_moving() {
     for _ in $(seq 400); do
         [ "$(status outcome)" = running ] && [ "$(status moves_done)" -ge 2 ] && return 0
@@ -135,19 +122,7 @@ ends() { # having lost a rank
     [ $? -eq 1 ] && run_pid=
 }
 check "the run ends" ends
-tokens() {
-    awk -v n="$(grep -c '^---$' "$work/prompts")" '
-        BEGIN { RS = "(^|\n)---\n"; n++ }
-        { sub(/\n$/, "") }
-        NR == FNR { want[NR - 1] = $0; next }
-        { text = want[(FNR - 1) % n]
-          if ($0 == text) full++
-          else if (substr(text, 1, length($0)) == $0) cut++
-          else { print "# continuation " FNR " differs"; bad = 1 } }
-        END { print "# " full " continuations are equal, " cut + 0 " cut off"; exit bad || full < 4 }' \
-        "$work/reference" "$work/run.out"
-}
-check "every token equals the run without moves" tokens
+check "every token equals the run without moves" tokens_equal
 check "a cluster without spares starts" start --spares 0 --window 8
 check "a controller says at once that nothing can move there" \
     fails_with "no spare buffers, so that nothing can move" timeout 60 "$ballast" rebalance --auto --quiet --socket "$socket"

@@ -70,7 +70,7 @@ survivors_are_exact() { # RANKS [LEAST]
           if ($0 == text) full++
           else if (substr(text, 1, length($0)) == $0) cut++
           else { print "# continuation " i " differs"; bad = 1 } }
-        END { print "# " full " continuations are equal, " cut + 0 " cut off"; exit bad || full < least }' \
+        END { print "# " full + 0 " continuations are equal, " cut + 0 " cut off"; exit bad || full < least }' \
         "$work/whole" "$work/out"
 }
 

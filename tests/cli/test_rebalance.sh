@@ -1,12 +1,8 @@
 #!/bin/bash
 # ballast rebalance --auto, run --auto, drain, the journal: a running cluster that rebalances itself.
 . tests/tap.sh
-model=examples/tiny-moe
-socket=$work/s
-run_pid=
-trap '[ -n "$run_pid" ] && kill -KILL $run_pid 2>/dev/null; rm -rf "$work"' EXIT
+. tests/live.sh
 
-status() { "$ballast" status --socket "$socket" --json | grep -oE "\"$1\": ?[^,}]*" | head -1 | sed 's/^[^:]*: *//; s/"//g'; }
 prompts() { # TOPIC COUNT: prompts of 60 bytes from one text
     local i
     for ((i = 0; i < $2; i++)); do
@@ -14,23 +10,7 @@ prompts() { # TOPIC COUNT: prompts of 60 bytes from one text
         printf '#%s\n' "$(tail -c +$((i % 12 * 60 + 1)) "$model/prompts/$1.txt" | head -c 60 | tr -d '\n')"
     done >>"$work/prompts"
 }
-start() { # OPTION...
-    "$ballast" run -n 4 --model $model --prompts "$work/prompts" --max-tokens 24 --batch 4 --repeat 100000 \
-        --slots 40 --socket "$socket" "$@" >"$work/run.out" 2>"$work/run.err" &
-    run_pid=$!
-    for _ in $(seq 600); do
-        [ "$(status state 2>/dev/null)" = stable ] && return 0
-        sleep 0.05
-    done
-    return 1
-}
-stop() {
-    kill -TERM $run_pid
-    wait $run_pid
-    local rc=$?
-    run_pid=
-    return $rc
-}
+start() { serve --batch 4 --slots 40 "$@"; }
 wait_for() { # TEXT FILE: within 30 s
     for _ in $(seq 600); do
         grep -qE "$1" "$2" && return 0

@@ -3,10 +3,9 @@
 # controller is lied to about the load (tests/tools/lying_socket.c), so that it plans to gather the hot
 # experts; what the ranks measure is true.
 . tests/tap.sh
-model=examples/tiny-moe
-socket=$work/s
-pids=()
-trap '[ ${#pids[@]} -gt 0 ] && kill -KILL "${pids[@]}" 2>/dev/null; rm -rf "$work"' EXIT
+. tests/live.sh
+liar_pid=
+trap 'kill -KILL $run_pid $liar_pid 2>/dev/null; rm -rf "$work"' EXIT
 
 for i in 1 2 3 4 5 6; do
     [ "$i" -gt 1 ] && echo ---
@@ -19,21 +18,11 @@ map() { # which experts every rank holds, whatever their slots
         while read -r rank; do tr , '\n' <<<"$rank" | sort -n | tr '\n' ' '; echo; done
     "$ballast" drain --release --socket "$socket" >/dev/null
 }
-serve() {
-    "$ballast" run -n 4 --model $model --prompts "$work/prompts" --max-tokens 24 --batch 2 --repeat 100000 \
-        --slots 40 --spares 4 --window 32 --socket "$socket" --journal "$work/journal" >"$work/run.out" 2>"$work/run.err" &
-    pids+=($!)
-    for _ in $(seq 600); do
-        "$ballast" status --socket "$socket" >/dev/null 2>&1 && return 0
-        sleep 0.05
-    done
-    return 1
-}
-check "a cluster starts" serve
+check "a cluster starts" serve --batch 2 --slots 40 --spares 4 --window 32 --journal "$work/journal"
 map >"$work/before"
 check "24 rows of ten experts" [ "$(grep -cE '^([0-9]+ ){10}$' "$work/before")" = 24 ]
 "$BUILD/tests/tools/lying_socket" "$socket" "$work/lies" &
-pids+=($!)
+liar_pid=$!
 controlled() {
     for _ in $(seq 100); do [ -S "$work/lies" ] && break; sleep 0.05; done
     timeout 120 "$ballast" rebalance --auto --moves 1 --rest 0 --socket "$work/lies" >"$work/lines" 2>"$work/lines.err"
@@ -50,21 +39,9 @@ check "because the ranks measured markedly more than was promised" worse
 map >"$work/after"
 check "every rank holds what it held before" cmp "$work/before" "$work/after"
 check "by two transactions, both in the journal" [ "$(grep -c '"what":"end"' "$work/journal")" = 2 ]
-kill "${pids[1]}"; wait "${pids[1]}" 2>/dev/null
-kill -TERM "${pids[0]}"
-ends() { wait "${pids[0]}"; }
-check "the run ends well" ends
-tokens() {
-    awk -v n="$(grep -c '^---$' "$work/prompts")" '
-        BEGIN { RS = "(^|\n)---\n"; n++ }
-        { sub(/\n$/, "") }
-        NR == FNR { want[NR - 1] = $0; next }
-        { text = want[(FNR - 1) % n]
-          if ($0 == text) full++
-          else if (substr(text, 1, length($0)) == $0) cut++
-          else { print "# continuation " FNR " differs"; bad = 1 } }
-        END { print "# " full " continuations are equal, " cut + 0 " cut off"; exit bad || full < 4 }' \
-        "$work/reference" "$work/run.out"
-}
-check "every token equals the run without moves" tokens
+kill $liar_pid
+wait $liar_pid 2>/dev/null
+liar_pid=
+check "the run ends well" stop
+check "every token equals the run without moves" tokens_equal
 finish
