@@ -1,4 +1,4 @@
-#include "rebalancer/agent.h"
+#include "rebalancer/agent_parts.h"
 
 #include "core/mem.h"
 #include "core/progress.h"
@@ -8,54 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PIECE_BYTES ((size_t)256 << 10)
 #define HOLD_WAIT_S 0.0005
-
-/* A bundle on its way out. */
-typedef struct stream {
-    uint64_t term, hash;
-    int wave, move, attempt, to, round, layer, expert;
-    size_t offset;
-} stream;
-
-/* A bundle on its way in. */
-typedef struct landing {
-    int move, attempt, spare;
-    size_t received;
-} landing;
-
-struct bl_agent {
-    bl_store *store;
-    bl_transport *transport;
-    bl_agent_options options;
-    int rank, n_ranks, n_spares;
-    int n_layers;
-    int *layers;          /* [n_layers] */
-    int *spares;          /* [n_ranks], all n_spares */
-    bl_schedule schedule; /* of the move under way or the last one; borrowed by the transaction */
-    unsigned char *goal;  /* what travels with PREPARE; NULL where this rank does not lead */
-    size_t goal_bytes;
-    bl_transaction tx;
-    bl_tx_actions actions;
-    /* consequences of actions, fed back when all actions of the event are done */
-    bool failed;
-    char reason[BL_TX_REASON];
-    bool *gone; /* [n_ranks] peers to report as lost */
-    bool any_gone;
-    bool held; /* answer to STEP */
-    bool recovering;
-    stream *streams;
-    size_t n_streams, streams_capacity;
-    landing landings[BL_WAVE_MAX_ARRIVALS];
-    int n_landings;
-    unsigned char *piece;  /* [BL_WIRE_CHUNK_BYTES + PIECE_BYTES] */
-    int64_t *to_peer;      /* [n_ranks] bytes sent in this step */
-    bl_agent_status stats; /* its last part */
-    double *distance;      /* [n_ranks][n_ranks] or NULL */
-    bl_agent_hear_fn *hear;
-    void *hear_user;
-    uint64_t began_ns, last_begin_ns; /* of the move; of a step */
-};
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
@@ -64,7 +17,7 @@ static bl_status fill(bl_agent *agent, const int *layers, bl_error *err) {
     BL_TRY(BL_CALLOC(agent->spares, agent->n_ranks, err));
     BL_TRY(BL_CALLOC(agent->gone, agent->n_ranks, err));
     BL_TRY(BL_CALLOC(agent->to_peer, agent->n_ranks, err));
-    BL_TRY(BL_CALLOC(agent->piece, BL_WIRE_CHUNK_BYTES + PIECE_BYTES, err));
+    BL_TRY(BL_CALLOC(agent->piece, BL_WIRE_CHUNK_BYTES + BL_AGENT_PIECE_BYTES, err));
     for (int l = 0; l < agent->n_layers; l++) {
         if (bl_store_map(agent->store, layers[l]) == NULL)
             return bl_fail_at(err, BL_ERR_SHAPE, bl_at_layer(NULL, layers[l]),
@@ -234,7 +187,7 @@ static void replace_schedule(bl_agent *agent, const bl_schedule *schedule) {
 
 /* ---- actions --------------------------------------------------------------------------------- */
 
-static void fail(bl_agent *agent, const bl_error *err) {
+void bl_agent_fail(bl_agent *agent, const bl_error *err) {
     if (agent->failed)
         return;
     agent->failed = true;
@@ -243,14 +196,13 @@ static void fail(bl_agent *agent, const bl_error *err) {
     snprintf(agent->reason, sizeof agent->reason, "%.*s", BL_TX_REASON - 1, text);
 }
 
-static void send_bytes(bl_agent *agent, int to, bl_channel channel, const void *data,
-                       size_t bytes) {
+void bl_agent_send(bl_agent *agent, int to, bl_channel channel, const void *data, size_t bytes) {
     bl_error err = BL_ERROR_INIT;
     const bl_status st = bl_transport_send(agent->transport, to, channel, 0, data, bytes, &err);
     if (st == BL_ERR_PEER)
         agent->gone[to] = agent->any_gone = true;
     else if (st < 0)
-        fail(agent, &err);
+        bl_agent_fail(agent, &err);
 }
 
 static void send_message(bl_agent *agent, const bl_tx_action *action) {
@@ -260,12 +212,12 @@ static void send_message(bl_agent *agent, const bl_tx_action *action) {
     size_t bytes;
     if (bl_wire_encode(&action->message, prepare ? agent->goal : NULL,
                        prepare ? agent->goal_bytes : 0, &data, &bytes, &err) < 0) {
-        fail(agent, &err);
+        bl_agent_fail(agent, &err);
         return;
     }
     for (int to = 0; to < agent->n_ranks; to++) {
         if (action->to == to || (action->to == BL_TX_ALL && !agent->tx.lost[to]))
-            send_bytes(agent, to, BL_CHANNEL_CONTROL, data, bytes);
+            bl_agent_send(agent, to, BL_CHANNEL_CONTROL, data, bytes);
     }
     free(data);
 }
@@ -274,31 +226,9 @@ static void reserve(bl_agent *agent, int move) {
     bl_error err = BL_ERROR_INIT;
     int spare;
     if (bl_store_reserve(agent->store, &spare, &err) < 0)
-        fail(agent, &err);
+        bl_agent_fail(agent, &err);
     else
-        agent->landings[agent->n_landings++] = (landing){.move = move, .spare = spare};
-}
-
-static void start_stream(bl_agent *agent, const bl_tx_action *action) {
-    const bl_wave *wave = &agent->tx.schedule->waves[agent->tx.wave];
-    const bl_move *move = &wave->moves[action->move];
-    bl_error err = BL_ERROR_INIT;
-    void *streams = agent->streams;
-    const bl_status st = bl_grow(&streams, &agent->streams_capacity, agent->n_streams + 1,
-                                 sizeof *agent->streams, &err);
-    agent->streams = streams;
-    if (st < 0) {
-        fail(agent, &err);
-        return;
-    }
-    agent->streams[agent->n_streams++] = (stream){.term = agent->tx.term,
-                                                  .wave = agent->tx.wave,
-                                                  .move = action->move,
-                                                  .attempt = action->attempt,
-                                                  .to = action->to,
-                                                  .round = move->round,
-                                                  .layer = wave->after.layer,
-                                                  .expert = move->expert};
+        agent->landings[agent->n_landings++] = (bl_incoming){.move = move, .spare = spare};
 }
 
 static void commit(bl_agent *agent) {
@@ -309,7 +239,7 @@ static void commit(bl_agent *agent) {
         arrivals[i] = (bl_arrival){.expert = wave->moves[agent->landings[i].move].expert,
                                    .spare = agent->landings[i].spare};
     if (bl_store_commit(agent->store, &wave->after, arrivals, agent->n_landings, &err) < 0) {
-        fail(agent, &err);
+        bl_agent_fail(agent, &err);
         return;
     }
     agent->n_landings = 0; /* they are slots now */
@@ -325,7 +255,7 @@ static void act(bl_agent *agent, const bl_tx_action *action) {
         reserve(agent, action->move);
         break;
     case BL_TX_ACT_STREAM:
-        start_stream(agent, action);
+        bl_agent_stream(agent, action);
         break;
     case BL_TX_ACT_RELEASE:
         give_back(agent);
@@ -356,7 +286,7 @@ static void step_once(bl_agent *agent, const bl_tx_event *event) {
 }
 
 /* An event and everything that follows from carrying out its actions. */
-static void feed(bl_agent *agent, const bl_tx_event *event) {
+void bl_agent_feed(bl_agent *agent, const bl_tx_event *event) {
     step_once(agent, event);
     while (agent->failed || agent->any_gone) {
         if (agent->failed) {
@@ -431,42 +361,7 @@ static void take_message(bl_agent *agent, const bl_message *arrived) {
         event.schedule = prepare(agent, &message, payload, payload_bytes, &err);
         event.reason = err.text;
     }
-    feed(agent, &event);
-}
-
-/* Pieces of a bundle come in order; a new attempt starts at its first byte again. */
-static void take_piece(bl_agent *agent, const bl_message *arrived) {
-    const size_t bundle_bytes = bl_store_bundle_bytes(agent->store);
-    bl_wire_chunk chunk;
-    int i = 0;
-    agent->stats.received_bytes += arrived->bytes;
-    if (bl_wire_decode_chunk(arrived->data, arrived->bytes, bundle_bytes, &chunk, NULL) < 0 ||
-        !bl_tx_wants(&agent->tx, chunk.term, chunk.wave, chunk.move, chunk.attempt)) {
-        agent->stats.stray++;
-        return;
-    }
-    while (i < agent->n_landings && agent->landings[i].move != chunk.move)
-        i++;
-    landing *at = &agent->landings[i];
-    if (i < agent->n_landings && at->attempt != chunk.attempt) {
-        at->attempt = chunk.attempt;
-        at->received = 0;
-    }
-    if (i == agent->n_landings || chunk.offset != at->received) {
-        agent->stats.stray++;
-        return;
-    }
-    const size_t piece = arrived->bytes - BL_WIRE_CHUNK_BYTES;
-    unsigned char *spare = bl_store_spare(agent->store, at->spare);
-    memcpy(spare + at->received, arrived->data + BL_WIRE_CHUNK_BYTES, piece);
-    at->received += piece;
-    if (at->received < bundle_bytes)
-        return;
-    feed(agent, &(bl_tx_event){.kind = BL_TX_EV_BUNDLE,
-                               .move = chunk.move,
-                               .attempt = chunk.attempt,
-                               .hash_source = chunk.hash,
-                               .hash_here = bl_store_hash_spare(agent->store, at->spare)});
+    bl_agent_feed(agent, &event);
 }
 
 static bl_status take_all(bl_agent *agent, bl_channel channel,
@@ -485,7 +380,7 @@ static bl_status take_all(bl_agent *agent, bl_channel channel,
 static bl_status take_arrivals(bl_agent *agent, bl_error *err) {
     BL_TRY(take_all(agent, BL_CHANNEL_CONTROL, take_message, err));
     const uint64_t received = agent->stats.received_bytes, start = bl_now_ns();
-    BL_TRY(take_all(agent, BL_CHANNEL_MOVE, take_piece, err));
+    BL_TRY(take_all(agent, BL_CHANNEL_MOVE, bl_agent_take_piece, err));
     if (agent->stats.received_bytes > received)
         agent->stats.copy_ns += bl_now_ns() - start;
     /* finished bundles have said so to the leader, which may be this rank */
@@ -493,92 +388,10 @@ static bl_status take_arrivals(bl_agent *agent, bl_error *err) {
     for (int rank = bl_transport_lost(agent->transport); rank >= 0 && rank < agent->n_ranks;
          rank++) {
         if (!agent->tx.lost[rank] && bl_transport_is_lost(agent->transport, rank))
-            feed(agent, &(bl_tx_event){.kind = BL_TX_EV_LOST, .rank = rank});
+            bl_agent_feed(agent, &(bl_tx_event){.kind = BL_TX_EV_LOST, .rank = rank});
     }
-    feed(agent, &(bl_tx_event){.kind = BL_TX_EV_TICK});
+    bl_agent_feed(agent, &(bl_tx_event){.kind = BL_TX_EV_TICK});
     return BL_OK;
-}
-
-/* ---- what leaves ----------------------------------------------------------------------------- */
-
-static bool is_current(const bl_agent *agent, const stream *s) {
-    return agent->tx.schedule != NULL && agent->tx.term == s->term && agent->tx.wave == s->wave;
-}
-
-/* The stream of the earliest round whose peer may get more in this step, or -1. */
-static int next_stream(bl_agent *agent) {
-    int best = -1;
-    for (size_t i = 0; i < agent->n_streams; i++) {
-        const stream *s = &agent->streams[i];
-        if (agent->to_peer[s->to] <= BL_AGENT_PEER_BYTES - (int64_t)PIECE_BYTES &&
-            (best < 0 || s->round < agent->streams[best].round))
-            best = (int)i;
-    }
-    return best;
-}
-
-static void drop_stream(bl_agent *agent, int i) {
-    agent->streams[i] = agent->streams[--agent->n_streams];
-}
-
-/* Send the next piece of stream i, at most `room` bytes with its header; returns what it took. */
-static int64_t send_piece(bl_agent *agent, int i, int64_t room) {
-    stream *s = &agent->streams[i];
-    const size_t bundle_bytes = bl_store_bundle_bytes(agent->store);
-    bl_error err = BL_ERROR_INIT;
-    if (!is_current(agent, s)) {
-        drop_stream(agent, i);
-        return 0;
-    }
-    size_t piece = bundle_bytes - s->offset;
-    if (piece > PIECE_BYTES)
-        piece = PIECE_BYTES;
-    if (piece > (size_t)(room - BL_WIRE_CHUNK_BYTES))
-        piece = (size_t)(room - BL_WIRE_CHUNK_BYTES);
-    bl_status st = BL_OK;
-    if (s->offset == 0)
-        st = bl_store_hash_expert(agent->store, s->layer, s->expert, &s->hash, &err);
-    if (st >= 0)
-        st = bl_store_read_expert(agent->store, s->layer, s->expert, s->offset,
-                                  agent->piece + BL_WIRE_CHUNK_BYTES, piece, &err);
-    if (st < 0) {
-        drop_stream(agent, i);
-        if (st != BL_ERR_STATE) /* else it left this rank, and nobody waits for it */
-            fail(agent, &err);
-        return 0;
-    }
-    bl_wire_encode_chunk(&(bl_wire_chunk){.wave = s->wave,
-                                          .move = s->move,
-                                          .attempt = s->attempt,
-                                          .term = s->term,
-                                          .offset = s->offset,
-                                          .hash = s->hash},
-                         agent->piece);
-    const int to = s->to;
-    const int64_t bytes = (int64_t)piece + BL_WIRE_CHUNK_BYTES;
-    s->offset += piece;
-    agent->to_peer[to] += bytes;
-    agent->stats.sent_bytes += (uint64_t)bytes;
-    if (s->offset == bundle_bytes)
-        drop_stream(agent, i);
-    send_bytes(agent, to, BL_CHANNEL_MOVE, agent->piece, (size_t)bytes);
-    return bytes;
-}
-
-static void send_pieces(bl_agent *agent) {
-    const uint64_t start = bl_now_ns();
-    int64_t sent = 0;
-    memset(agent->to_peer, 0, sizeof *agent->to_peer * (size_t)agent->n_ranks);
-    while (agent->options.step_bytes - sent > BL_WIRE_CHUNK_BYTES) {
-        const int i = next_stream(agent);
-        if (i < 0)
-            break;
-        sent += send_piece(agent, i, agent->options.step_bytes - sent);
-    }
-    if (sent > 0)
-        agent->stats.copy_ns += bl_now_ns() - start;
-    if ((uint64_t)sent > agent->stats.max_step_bytes)
-        agent->stats.max_step_bytes = (uint64_t)sent;
 }
 
 /* ---- the step -------------------------------------------------------------------------------- */
@@ -605,7 +418,7 @@ static bl_status begin_step(bl_agent *agent, uint64_t step, bl_error *err) {
     uint64_t since = 0;
     for (;;) {
         agent->held = false;
-        feed(agent, &(bl_tx_event){.kind = BL_TX_EV_STEP, .step = step, .oldest = step});
+        bl_agent_feed(agent, &(bl_tx_event){.kind = BL_TX_EV_STEP, .step = step, .oldest = step});
         BL_TRY(bl_agent_check(agent, err));
         if (!agent->held)
             break;
@@ -641,7 +454,7 @@ bl_status bl_agent_at_step(bl_agent *agent, uint64_t step, bl_error *err) {
     const uint64_t start = bl_now_ns();
     clock_step(agent, start);
     BL_TRY(take_arrivals(agent, err));
-    send_pieces(agent);
+    bl_agent_send_pieces(agent);
     BL_TRY(begin_step(agent, step, err));
     const uint64_t took = bl_now_ns() - start;
     if (took > agent->stats.max_step_ns)
@@ -729,7 +542,7 @@ bl_status bl_agent_start(bl_agent *agent, const bl_placement *goal, bl_schedule 
     agent->goal_bytes = wire_bytes;
     replace_schedule(agent, schedule);
     *schedule = (bl_schedule){0};
-    feed(agent, &(bl_tx_event){.kind = BL_TX_EV_APPLY, .schedule = &agent->schedule});
+    bl_agent_feed(agent, &(bl_tx_event){.kind = BL_TX_EV_APPLY, .schedule = &agent->schedule});
     return BL_OK;
 }
 
@@ -746,7 +559,7 @@ bl_status bl_agent_apply(bl_agent *agent, const bl_placement *goal, int *n_moves
 bl_status bl_agent_stop(bl_agent *agent, const char *reason, bl_error *err) {
     if (agent->tx.lead.phase == BL_TX_IDLE)
         return bl_fail(err, BL_ERR_STATE, "no move is under way");
-    feed(agent, &(bl_tx_event){.kind = BL_TX_EV_STOP, .reason = reason});
+    bl_agent_feed(agent, &(bl_tx_event){.kind = BL_TX_EV_STOP, .reason = reason});
     return BL_OK;
 }
 
