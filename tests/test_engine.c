@@ -269,27 +269,6 @@ static void same_bits_in_any_chunks(void **state) {
 #define RANDOM_PLANS 72
 #endif
 
-/* Random shares of each expert's copies, some of them 0. */
-static void draw_shares(const bl_placement *placement, bl_rng *rng, double *share[]) {
-    for (int l = 0; l < placement->n_layers; l++) {
-        bl_error err;
-        bl_copies copies;
-        const bl_layer_placement *layer = &placement->layers[l];
-        share[l] = calloc((size_t)bl_layer_n_slots(layer), sizeof *share[l]);
-        assert_ok(bl_copies_of(layer, &copies, &err));
-        for (int expert = 0; expert < layer->n_experts; expert++) {
-            double left = 1;
-            for (int i = copies.first[expert]; i < copies.first[expert + 1]; i++) {
-                const bool last = i + 1 == copies.first[expert + 1];
-                const double part = last ? left : left * bl_rng_below(rng, 4) / 4;
-                share[l][copies.slot[i]] = part;
-                left -= part;
-            }
-        }
-        bl_copies_free(&copies);
-    }
-}
-
 /* Every rule on 2, 3, 4 and 7 ranks of two machines, rows by assignment, rank and node. */
 static void same_bits_under_random_plans_and_rules(void **state) {
     (void)state;
@@ -302,7 +281,7 @@ static void same_bits_under_random_plans_and_rules(void **state) {
         double *share[8];
         bl_rng_seed(&rng, seed);
         assert_ok(bl_test_random_placement(model, ranks[seed / 6 % 4], seed, &placement, &err));
-        draw_shares(&placement, &rng, share);
+        assert_ok(bl_test_random_shares(&placement, &rng, share, &err));
         const bl_sharing_rule rule = {.rule = (bl_rule)(seed % 6),
                                       .host = site,
                                       .node = site,

@@ -1,7 +1,6 @@
 #include "tests/support/cluster.h"
 
 #include "core/mem.h"
-#include "core/rng.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -147,4 +146,25 @@ bl_status bl_test_random_placement(const bl_qwen3 *model, int n_ranks, uint64_t 
     for (int layer = 0; layer < out->n_layers; layer++)
         fill_randomly(&out->layers[layer], &rng);
     return bl_placement_check(out, NULL, err);
+}
+
+bl_status bl_test_random_shares(const bl_placement *placement, bl_rng *rng, double **share,
+                                bl_error *err) {
+    for (int l = 0; l < placement->n_layers; l++) {
+        bl_copies copies;
+        const bl_layer_placement *layer = &placement->layers[l];
+        BL_TRY(BL_CALLOC(share[l], bl_layer_n_slots(layer), err));
+        BL_TRY(bl_copies_of(layer, &copies, err));
+        for (int expert = 0; expert < layer->n_experts; expert++) {
+            double left = 1;
+            for (int i = copies.first[expert]; i < copies.first[expert + 1]; i++) {
+                const bool last = i + 1 == copies.first[expert + 1];
+                const double part = last ? left : left * bl_rng_below(rng, 4) / 4;
+                share[l][copies.slot[i]] = part;
+                left -= part;
+            }
+        }
+        bl_copies_free(&copies);
+    }
+    return BL_OK;
 }

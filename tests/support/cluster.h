@@ -8,6 +8,7 @@
 #ifndef BL_TESTS_CLUSTER_H
 #define BL_TESTS_CLUSTER_H
 
+#include "core/rng.h"
 #include "runtime/engine.h"
 #include "runtime/transport_sim.h"
 
@@ -43,5 +44,10 @@ bl_status bl_test_contiguous(const bl_qwen3 *model, int n_ranks, int slots_per_r
 /* A random one with copies and uneven slots, valid by the hard rules. */
 bl_status bl_test_random_placement(const bl_qwen3 *model, int n_ranks, uint64_t seed,
                                    bl_placement *out, bl_error *err);
+
+/* share[n_layers], each [n_slots] and freed by the caller: random shares of each expert's copies, some
+ * of them 0. On failure those made so far are there, the others as they were. */
+bl_status bl_test_random_shares(const bl_placement *placement, bl_rng *rng, double **share,
+                                bl_error *err);
 
 #endif
