@@ -272,7 +272,10 @@ const bl_verb bl_verb_apply = {
         "where the plan was made for a topology or fault domains that they do not know, or with "
         "--as-written. A plan that is in force already is 0 moves; a plan for other "
         "ranks, slots or another model is refused, and so is a stale one: made with --current "
-        "from a placement that is no longer in force. On a cluster that has seen load, a plan that "
+        "from a placement that is no longer in force. After a rank was lost, a plan with that rank "
+        "masked (ballast plan --mask) is what fits; one that puts experts on it is refused, by "
+        "layer "
+        "and expert. On a cluster that has seen load, a plan that "
         "does not pay for its move is refused with the figures, unless --force: what it saves over "
         "--dwell on the latest window of load, against the time that serving loses to the move.\n\n"
         "Without --wait the answer says what has been started; ballast status says how it goes.",

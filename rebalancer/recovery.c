@@ -242,6 +242,15 @@ static bl_status settle(bl_recovery *r, uint64_t step, double until_s, bl_error 
 
 /* ---- 3. cover -------------------------------------------------------------------------------- */
 
+/* A spare for an orphan. Without a pool it is read into the slot that it gets, over a copy that is not
+ * the last one: no step runs, and nobody moves experts. */
+static bl_status take_spare(bl_recovery *r, int layer, const bl_orphan *orphan, int *spare,
+                            bl_error *err) {
+    if (bl_agent_spares(r->agent) == 0)
+        return bl_store_claim(r->store, layer, orphan->slot, spare, err);
+    return bl_store_reserve(r->store, spare, err);
+}
+
 /* Load this rank's orphans among orphans[first .. end - 1] and commit a layer with all of these. */
 static bl_status commit_some(bl_recovery *r, const bl_layer_placement *next, int first, int end,
                              bl_recovered *out, bl_error *err) {
@@ -252,7 +261,7 @@ static bl_status commit_some(bl_recovery *r, const bl_layer_placement *next, int
         if (r->orphans[i].rank != r->rank)
             continue;
         bl_arrival *arrival = &arrivals[n];
-        st = bl_store_reserve(r->store, &arrival->spare, err);
+        st = take_spare(r, next->layer, &r->orphans[i], &arrival->spare, err);
         if (st < 0)
             break;
         n++;
@@ -270,10 +279,10 @@ static bl_status commit_some(bl_recovery *r, const bl_layer_placement *next, int
     return BL_OK;
 }
 
-/* As many orphans, in order, as every rank has spares for. */
+/* As many orphans, in order, as every rank has spares for; without any, as one commit takes. */
 static int end_of_batch(const bl_recovery *r, int first, int n_orphans, int *per_rank) {
     const int spares = bl_agent_spares(r->agent);
-    const int most = spares < BL_WAVE_MAX_ARRIVALS ? spares : BL_WAVE_MAX_ARRIVALS;
+    const int most = spares > 0 && spares < BL_WAVE_MAX_ARRIVALS ? spares : BL_WAVE_MAX_ARRIVALS;
     memset(per_rank, 0, sizeof *per_rank * (size_t)r->n_ranks);
     int end = first;
     while (end < n_orphans && per_rank[r->orphans[end].rank] < most)
@@ -292,10 +301,6 @@ static bl_status cover_layer(bl_recovery *r, const bl_layer_placement *now, cons
     /* Until the last batch the slots of lost ranks go on speaking for the orphans that have no copy
      * yet: a placement covers every expert. */
     bl_status st = bl_layer_placement_copy(now, &next, err);
-    if (st >= 0 && n_orphans > 0 && bl_agent_spares(r->agent) < 1)
-        st = bl_fail_at(err, BL_ERR_STATE, bl_at_expert(NULL, goal.layer, r->orphans[0].expert),
-                        "was on lost ranks alone, and there is no spare buffer to load it into; "
-                        "start the ranks with at least one spare");
     for (int first = 0; st >= 0 && (first == 0 || first < n_orphans); first = end) {
         end = end_of_batch(r, first, n_orphans, per_rank);
         for (int i = first; i < end; i++)

@@ -10,7 +10,8 @@
  *     2. settle   what the transaction had under way ends: decided waves are carried out, others
  *                 taken back (rebalancer/transaction.h). Then all hold the same map.
  *     3. cover    all compute the same repair (rebalancer/cover.h); orphans are loaded from the
- *                 checkpoint, a few at a time through the spares, and committed.
+ *                 checkpoint, a few at a time through the spares, and committed. Ranks without spares
+ *                 read them into the slots they get.
  *     4. go on    at a step and an exchange later than any of them had reached.
  *
  * Why repairs cannot diverge when another rank dies in the middle: a repair is applied when all

@@ -23,7 +23,8 @@ static bl_layer_table *table_of(const bl_store *store, int layer) {
 }
 
 static bool is_reserved(const bl_store *store, int spare) {
-    return spare >= 0 && spare < store->n_buffers && store->use[spare] == BL_BUFFER_RESERVED;
+    return spare >= 0 && spare < store->n_buffers &&
+           (store->use[spare] == BL_BUFFER_RESERVED || store->use[spare] == BL_BUFFER_CLAIMED);
 }
 
 /* ---- create and free ----------------------------------------------------------------------- */
@@ -228,6 +229,19 @@ bl_status bl_store_reserve(bl_store *store, int *spare_p, bl_error *err) {
     return BL_OK;
 }
 
+bl_status bl_store_claim(bl_store *store, int layer, int slot, int *spare_p, bl_error *err) {
+    const bl_layer_table *table = table_of(store, layer);
+    const int first = table != NULL ? table->map.begin[store->rank] : 0;
+    if (table == NULL || table->bundle != NULL || slot < first ||
+        slot >= table->map.begin[store->rank + 1] ||
+        store->use[table->slot_buffer[slot - first]] != BL_BUFFER_IN_SLOT)
+        return bl_fail_at(err, BL_ERR_STATE, bl_at_layer(NULL, layer),
+                          "rank %d cannot give slot %d's buffer away", store->rank, slot);
+    *spare_p = table->slot_buffer[slot - first];
+    store->use[*spare_p] = BL_BUFFER_CLAIMED;
+    return BL_OK;
+}
+
 void *bl_store_spare(bl_store *store, int spare) {
     return is_reserved(store, spare) ? bl_store_buffer(store, spare) : NULL;
 }
@@ -238,7 +252,11 @@ static void to_pool(bl_store *store, int buffer) {
 }
 
 void bl_store_unreserve(bl_store *store, int spare) {
-    if (is_reserved(store, spare))
+    if (!is_reserved(store, spare))
+        return;
+    if (store->use[spare] == BL_BUFFER_CLAIMED)
+        store->use[spare] = BL_BUFFER_IN_SLOT;
+    else
         to_pool(store, spare);
 }
 
@@ -293,6 +311,9 @@ static bl_status find_buffers(const bl_store *store, const bl_layer_table *table
         if (expert == BL_NO_EXPERT || experts[expert] != BL_NO_BUFFER)
             continue;
         experts[expert] = table->expert_buffer[expert];
+        if (experts[expert] != BL_NO_BUFFER && store->use[experts[expert]] == BL_BUFFER_CLAIMED)
+            return bl_fail_at(err, BL_ERR_STATE, bl_at_expert(NULL, layer, expert),
+                              "stays on rank %d, where its buffer was given away", store->rank);
         if (experts[expert] == BL_NO_BUFFER)
             return bl_fail_at(err, BL_ERR_STATE, bl_at_expert(NULL, layer, expert),
                               "gets a slot on rank %d but did not arrive there", store->rank);
@@ -306,8 +327,11 @@ static void swap_tables(bl_store *store, bl_layer_table *table, const bl_layer_p
                         int n_arrivals) {
     const int first = next->begin[store->rank], n_slots = bl_store_own_slots(next, store->rank);
     int *slots = table->scratch_slots, *experts = table->scratch_experts;
-    for (int i = 0; i < n_slots; i++)
+    int n_claimed = 0;
+    for (int i = 0; i < n_slots; i++) {
+        n_claimed += store->use[table->slot_buffer[i]] == BL_BUFFER_CLAIMED;
         store->use[table->slot_buffer[i]] = BL_BUFFER_DISPLACED;
+    }
     for (int i = 0; i < n_slots; i++) {
         const int expert = next->expert[first + i];
         slots[i] = expert != BL_NO_EXPERT ? experts[expert] : BL_NO_BUFFER;
@@ -327,7 +351,7 @@ static void swap_tables(bl_store *store, bl_layer_table *table, const bl_layer_p
         if (store->use[table->slot_buffer[i]] == BL_BUFFER_DISPLACED)
             table->displaced[table->n_displaced++] = table->slot_buffer[i];
     }
-    assert(table->n_displaced == n_arrivals);
+    assert(table->n_displaced == n_arrivals - n_claimed);
     table->scratch_slots = table->slot_buffer;
     table->scratch_experts = table->expert_buffer;
     table->slot_buffer = slots;

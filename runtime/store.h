@@ -81,6 +81,11 @@ void *bl_store_slot(bl_store *store, int layer, int slot);
 
 /* Take a spare; *spare_p names it. BL_ERR_STATE when the pool is empty. */
 bl_status bl_store_reserve(bl_store *store, int *spare_p, bl_error *err);
+/* The same without a pool: the buffer of one of this rank's own slots (global slot number), for an
+ * arrival of the next commit of that layer, which must have given the slot's expert up here. What it
+ * holds is lost as soon as it is written to, so nothing may be served from it any more: for a rank that
+ * is between steps, and not over tensors. BL_ERR_STATE: not such a slot. */
+bl_status bl_store_claim(bl_store *store, int layer, int slot, int *spare_p, bl_error *err);
 /* Its bundle_bytes; NULL when `spare` is not reserved. */
 void *bl_store_spare(bl_store *store, int spare);
 /* Give back unused. Does nothing when `spare` is not reserved. */

@@ -17,6 +17,7 @@
 typedef enum bl_buffer_use {
     BL_BUFFER_FREE,
     BL_BUFFER_RESERVED,
+    BL_BUFFER_CLAIMED, /* of a slot, reserved all the same */
     BL_BUFFER_IN_SLOT,
     BL_BUFFER_DISPLACED
 } bl_buffer_use;

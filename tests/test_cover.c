@@ -34,11 +34,12 @@ static void test_worked_example(void **state) {
                        &n_orphans, &changed, &err));
     assert_true(changed);
     assert_int_equal(n_orphans, 2);
-    assert_int_equal(orphans[0].expert, 3); /* to the first rank that can give something away */
-    assert_int_equal(orphans[0].rank, 0);
-    assert_int_equal(orphans[1].expert, 4); /* to one that has got nothing yet: the empty slot */
-    assert_int_equal(orphans[1].rank, 3);
-    const int32_t want[] = {3, 1, 2, 0, -1, -1, 1, 4};
+    assert_int_equal(orphans[0].expert, 3); /* the empty slot */
+    assert_int_equal(orphans[0].rank, 3);
+    assert_int_equal(orphans[1].expert,
+                     4); /* a copy of 0 or 1: to the first that has got nothing */
+    assert_int_equal(orphans[1].rank, 0);
+    const int32_t want[] = {4, 1, 2, 0, -1, -1, 1, 3};
     assert_memory_equal(out.expert, want, sizeof want);
     assert_int_equal(out.epoch, 8);
     assert_ok(bl_layer_placement_check(&out, NULL, &err));
@@ -60,7 +61,8 @@ static void test_what_has_no_place_is_named(void **state) {
     bool changed;
     assert_fails(bl_cover(&p.layers[0], (const bool[]){false, false, true, false}, &out, orphans,
                           &n_orphans, &changed, &err),
-                 BL_ERR_INFEASIBLE, "no living rank has a slot left for it (nor for 1 more)");
+                 BL_ERR_INFEASIBLE,
+                 "no living rank has a slot left for it, nor for 5: 8 experts, 6 slots");
     assert_int_equal(err.layer, 3);
     assert_int_equal(err.expert, 4);
     bl_placement_free(&p);
@@ -129,6 +131,78 @@ static void run_random_case(bl_rng *rng) {
     bl_placement_free(&p);
 }
 
+/* ---- least harm ------------------------------------------------------------------------------ */
+
+/* The least sum over experts of 1 / copies that is left when `take` copies are taken from them, never
+ * the last: all ways are tried. */
+static double least_harm(const int *copies, int n, int take) {
+    if (n == 0)
+        return take == 0 ? 0 : 1e9;
+    double best = 1e9;
+    for (int given = 0; given <= take && (given == 0 || given < copies[0]); given++) {
+        const double share = copies[0] > 0 ? 1.0 / (copies[0] - given) : 0;
+        const double all = share + least_harm(copies + 1, n - 1, take - given);
+        best = all < best ? all : best;
+    }
+    return best;
+}
+
+static void count_living(const bl_layer_placement *layer, const bool *lost, int *copies,
+                         int *n_empty) {
+    *n_empty = 0;
+    memset(copies, 0, sizeof *copies * (size_t)layer->n_experts);
+    for (int slot = 0; slot < bl_layer_n_slots(layer); slot++) {
+        if (lost[bl_layer_rank_of(layer, slot)])
+            continue;
+        if (layer->expert[slot] == BL_NO_EXPERT)
+            (*n_empty)++;
+        else
+            copies[layer->expert[slot]]++;
+    }
+}
+
+/* Against all ways to give slots away: empty ones first, then such that the rows of an expert are left
+ * to as many copies as can be. */
+static void test_least_is_given_away(void **state) {
+    enum { RANKS = 4, SLOTS = 4, EXPERTS = 7 };
+    static const int slots[RANKS] = {SLOTS, SLOTS, SLOTS, SLOTS};
+    (void)state;
+    bl_rng rng;
+    bl_rng_seed(&rng, 11);
+    int with_harm = 0;
+    for (int i = 0; i < 3000; i++) {
+        bl_error err;
+        int experts[RANKS * SLOTS], before[EXPERTS], after[EXPERTS], n_empty, n_orphans, rest;
+        bool lost[RANKS] = {false}, changed;
+        bl_orphan orphans[EXPERTS];
+        for (int slot = 0; slot < RANKS * SLOTS; slot++)
+            experts[slot] = slot < EXPERTS ? slot : BL_NO_EXPERT;
+        bl_placement p = one_layer(RANKS, slots, EXPERTS, experts);
+        bl_layer_placement *layer = &p.layers[0], out;
+        for (int slot = EXPERTS; slot < RANKS * SLOTS; slot++) {
+            const int expert = (int)bl_rng_below(&rng, EXPERTS + 1);
+            if (expert < EXPERTS && bl_layer_find(layer, slot / SLOTS, expert) < 0)
+                layer->expert[slot] = expert;
+        }
+        lost[bl_rng_below(&rng, RANKS)] = lost[bl_rng_below(&rng, RANKS)] = true;
+        count_living(layer, lost, before, &n_empty);
+        assert_ok(bl_cover(layer, lost, &out, orphans, &n_orphans, &changed, &err));
+        if (changed) {
+            double harm = 0, least = least_harm(before, EXPERTS,
+                                                n_orphans > n_empty ? n_orphans - n_empty : 0);
+            with_harm += n_orphans > n_empty;
+            count_living(&out, lost, after, &rest);
+            for (int expert = 0; expert < EXPERTS; expert++)
+                harm += before[expert] > 0 ? 1.0 / after[expert] : 0;
+            assert_true(harm < least + 1e-9 && harm > least - 1e-9);
+            assert_int_equal(rest, n_empty > n_orphans ? n_empty - n_orphans : 0);
+            bl_layer_placement_free(&out);
+        }
+        bl_placement_free(&p);
+    }
+    assert_true(with_harm > 100);
+}
+
 static void test_random_losses(void **state) {
     (void)state;
     bl_rng rng;
@@ -142,6 +216,7 @@ int main(void) {
         cmocka_unit_test(test_worked_example),
         cmocka_unit_test(test_what_has_no_place_is_named),
         cmocka_unit_test(test_random_losses),
+        cmocka_unit_test(test_least_is_given_away),
     };
     return cmocka_run_group_tests_name("cover", tests, NULL, NULL);
 }

@@ -25,7 +25,7 @@ typedef struct note {
 } note;
 
 typedef struct rank {
-    int rank;
+    int rank, n_spares;
     uint64_t seed;
     int n_steps;      /* to take */
     double dies_at_s; /* 0: it lives */
@@ -224,7 +224,7 @@ static void open_rank(rank *r) {
     options.step_bytes = BL_AGENT_MIN_STEP_BYTES;
     r->error = BL_ERROR_INIT;
     r->exchange = bl_exchange_over(r->transport, 20);
-    assert_ok(bl_store_create(&start, r->rank, BUNDLE, SPARES, &r->store, &err));
+    assert_ok(bl_store_create(&start, r->rank, BUNDLE, r->n_spares, &r->store, &err));
     for (int l = 0; l < LAYERS; l++) {
         const bl_layer_placement *map = bl_store_map(r->store, layers[l]);
         for (int slot = map->begin[r->rank]; slot < map->begin[r->rank + 1]; slot++) {
@@ -250,10 +250,15 @@ static void run_ranks(rank *ranks) {
         pthread_join(ranks[g].thread, NULL);
 }
 
-static void open_ranks(rank *ranks, bl_transport *const *handles, uint64_t seed, int n_steps) {
+static void open_ranks(rank *ranks, bl_transport *const *handles, uint64_t seed, int n_steps,
+                       int n_spares) {
     memset(ranks, 0, sizeof *ranks * RANKS);
     for (int g = 0; g < RANKS; g++) {
-        ranks[g] = (rank){.rank = g, .seed = seed, .n_steps = n_steps, .transport = handles[g]};
+        ranks[g] = (rank){.rank = g,
+                          .n_spares = n_spares,
+                          .seed = seed,
+                          .n_steps = n_steps,
+                          .transport = handles[g]};
         open_rank(&ranks[g]);
     }
 }
@@ -275,7 +280,7 @@ static void check_ranks(const rank *ranks, uint64_t seed, totals *sum) {
         }
         if (r->status < 0)
             fail_msg("seed %llu, rank %d: %s", (unsigned long long)seed, g, r->error.text);
-        if (bl_store_spares_free(r->store) != SPARES)
+        if (bl_store_spares_free(r->store) != r->n_spares)
             fail_msg("seed %llu, rank %d: a spare leaked", (unsigned long long)seed, g);
         if (first == NULL)
             first = r;
@@ -299,14 +304,14 @@ static void close_ranks(rank *ranks) {
 }
 
 /* One cluster; up to `deaths` ranks die within a few milliseconds of each other. */
-static void run_cluster(uint64_t seed, int deaths, totals *sum) {
+static void run_cluster(uint64_t seed, int deaths, int n_spares, totals *sum) {
     static rank ranks[RANKS];
     bl_error err;
     bl_rng rng;
     bl_transport *handles[RANKS];
     bl_rng_seed(&rng, seed);
     assert_ok(bl_transport_local_open(RANKS, handles, &err));
-    open_ranks(ranks, handles, seed, 60);
+    open_ranks(ranks, handles, seed, 60, n_spares);
     const double now_s = bl_now_s();
     for (int d = 0; d < deaths; d++)
         ranks[bl_rng_below(&rng, RANKS)].dies_at_s =
@@ -321,10 +326,10 @@ static int n_seeds(void) {
     return text != NULL ? atoi(text) : 40;
 }
 
-static totals run_clusters(int deaths) {
+static totals run_clusters(int deaths, int n_spares) {
     totals sum = {0};
     for (int seed = 1; seed <= n_seeds(); seed++)
-        run_cluster((uint64_t)(seed * 8 + deaths), deaths, &sum);
+        run_cluster((uint64_t)(seed * 8 + deaths), deaths, n_spares, &sum);
     print_message("# %d clusters: %d deaths, %d recoveries, %d moves, %d halted\n", n_seeds(),
                   sum.deaths, sum.recovered, sum.moves, sum.halted);
     return sum;
@@ -332,20 +337,27 @@ static totals run_clusters(int deaths) {
 
 static void test_nobody_dies(void **state) {
     (void)state;
-    const totals sum = run_clusters(0);
+    const totals sum = run_clusters(0, SPARES);
     assert_int_equal(sum.deaths + sum.recovered + sum.halted, 0);
     assert_true(sum.moves > 0);
 }
 
 static void test_one_dies(void **state) {
     (void)state;
-    const totals sum = run_clusters(1);
+    const totals sum = run_clusters(1, SPARES);
     assert_true(sum.recovered > 0 && sum.halted == 0);
 }
 
 static void test_two_die_together(void **state) {
     (void)state;
-    assert_true(run_clusters(2).recovered > 0);
+    assert_true(run_clusters(2, SPARES).recovered > 0);
+}
+
+/* Nothing can move, but orphans are read in all the same: into the slots they get. */
+static void test_losses_without_a_spare(void **state) {
+    (void)state;
+    const totals sum = run_clusters(2, 0);
+    assert_true(sum.recovered > 0 && sum.moves == 0);
 }
 
 /* ---- simulated networks ----------------------------------------------------------------------- */
@@ -397,7 +409,7 @@ static void run_simulated(uint64_t seed, int n_steps, bool still, const bl_sim_f
     options.faults = faults;
     options.n_faults = n_faults;
     assert_ok(bl_transport_sim_open(RANKS, &options, handles, &err));
-    open_ranks(ranks, handles, seed, n_steps);
+    open_ranks(ranks, handles, seed, n_steps, SPARES);
     for (int g = 0; g < RANKS; g++)
         ranks[g].still = still;
     run_ranks(ranks);
@@ -496,6 +508,7 @@ int main(void) {
         cmocka_unit_test(test_nobody_dies),
         cmocka_unit_test(test_one_dies),
         cmocka_unit_test(test_two_die_together),
+        cmocka_unit_test(test_losses_without_a_spare),
         cmocka_unit_test(test_a_network_that_loses_messages),
         cmocka_unit_test(test_a_partition),
         cmocka_unit_test(test_losses_one_after_another),

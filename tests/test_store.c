@@ -391,6 +391,38 @@ static void test_ten_thousand_migrations(void **state) {
     bl_placement_free(&placement);
 }
 
+/* Without a pool: the slot of an expert with another copy takes another expert in its own buffer. */
+static void test_a_claimed_slot(void **state) {
+    (void)state;
+    bl_error err;
+    int spare, again;
+    bl_store *store = small_store(0, 0);
+    assert_fails(bl_store_reserve(store, &spare, &err), BL_ERR_STATE, "no spare expert buffer");
+    assert_fails(bl_store_claim(store, 3, 3, &spare, &err), BL_ERR_STATE, "slot 3's buffer");
+    assert_ok(bl_store_claim(store, 3, 0, &spare, &err));
+    assert_fails(bl_store_claim(store, 3, 0, &again, &err), BL_ERR_STATE, "slot 0's buffer");
+    bl_store_unreserve(store, spare); /* thought better of: it serves on */
+    assert_serves_initial(store, 3);
+
+    assert_ok(bl_store_claim(store, 3, 0, &spare, &err));
+    bl_layer_placement next = next_of(store, 3, (const int32_t[]){3, 1, 2, -1, 0, -1});
+    const bl_arrival arrival = {3, spare};
+    next.expert[2] = 0; /* expert 0 would stay */
+    next.expert[4] = 2;
+    assert_fails(bl_store_commit(store, &next, &arrival, 1, &err), BL_ERR_STATE, "was given away");
+    next.expert[2] = 2;
+    next.expert[4] = 0;
+    fill_bundle(bl_store_spare(store, spare), 3, 3);
+    assert_ok(bl_store_commit(store, &next, &arrival, 1, &err));
+    bl_store_retire(store, 3);
+    for (int expert = 1; expert < 4; expert++)
+        assert_serves(store, 3, expert);
+    assert_null(bl_store_expert(store, 3, 0));
+    assert_int_equal(bl_store_spares_free(store), 0);
+    bl_layer_placement_free(&next);
+    bl_store_free(store);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_created_store_serves_its_share),
@@ -400,6 +432,7 @@ int main(void) {
         cmocka_unit_test(test_empty_slots_own_a_buffer_too),
         cmocka_unit_test(test_unreserved_spare_goes_back),
         cmocka_unit_test(test_refused_commit_changes_nothing),
+        cmocka_unit_test(test_a_claimed_slot),
         cmocka_unit_test(test_ten_thousand_migrations),
     };
     return cmocka_run_group_tests_name("store", tests, NULL, NULL);

@@ -98,6 +98,56 @@ check "with every answer of the living" survivors_are_exact 1 48
 # What of the broken step was recorded counts as dropped; the trace is good before and after.
 check "and a trace that conserves" sh -c "'$ballast' stat '$work/trace.blt' | grep -qE '^[0-9]+ steps, .* 4 of 4 ranks'"
 
+without_spares() { # the orphans take the slots of copies that are not the last ones
+    start 100000 --slots 44 && lose KILL 2 && go_on "lost so far: rank 2; 3 ranks go on at step [0-9]+, [1-9][0-9]* experts"
+}
+check "with no spare buffer the others go on as well" without_spares
+check "and answer as if nothing had happened" survivors_are_exact 2 1
+
+# ---- plans after a loss --------------------------------------------------------------------------
+
+plan() { # NAME OPTION...
+    "$ballast" plan --trace "$work/trace.blt" --model $model/config.json --topology hgx-h100 --ranks 4 --slots 44 \
+        "${@:2}" -o "$work/$1" >/dev/null 2>"$work/$1.err"
+}
+refused() { # PLAN TEXT
+    ! "$ballast" apply --force "$work/$1" --socket "$socket" >/dev/null 2>"$work/refusal" && grep -qE "$2" "$work/refusal"
+}
+serve_without() { # RANK
+    start 100000 --slots 44 --spares 2 --window 64 && lose KILL "$1" || return 1
+    for _ in $(seq 1200); do
+        [ "$("$ballast" status --socket "$socket" --json 2>/dev/null | tr -d ' \n' | grep -o '"lost":\[[^]]*\]')" = "\"lost\":[$1]" ] && return 0
+        sleep 0.05
+    done
+    return 1
+}
+check "plans with the lost rank masked, without it, and with another one masked" eval \
+    'plan masked.json --mask 2 && plan whole.json && plan other.json --mask 1'
+check "a cluster goes on without rank 2" serve_without 2
+check "a plan that puts experts on it is refused by rank, layer and expert" refused whole.json \
+    "layer [0-9]+: expert [0-9]+: the plan puts it on rank 2, which was lost; plan with --mask 2"
+check "as is one that masks a rank that lives" refused other.json "layer 0: rank 1 has 11 slots, the plan fills 0"
+check "one with the lost rank masked is applied" sh -c "'$ballast' apply --force --wait '$work/masked.json' --socket '$socket' >/dev/null 2>&1"
+check "and in force" sh -c "'$ballast' apply --force '$work/masked.json' --socket '$socket' | grep -qx '0 moves'"
+after_plan() {
+    kill -TERM $run_pid
+    ends
+    [ $code -eq 1 ]
+}
+check "the run ends" after_plan
+check "and the others answered as if nothing had happened" survivors_are_exact 2 1
+
+by_policy() { # it plans on the ranks that are left, and what it plans is moved
+    serve_without 1 || return 1
+    timeout 60 "$ballast" rebalance --auto --quiet --moves 1 --rest 0 --socket "$socket" >"$work/auto" 2>&1
+    grep -qE '^window [0-9]+: move: .* [0-9]+ moves' "$work/auto" && grep -qE '^window [0-9]+: realised' "$work/auto" && return 0
+    sed 's/^/# /' "$work/auto"
+    return 1
+}
+check "rebalance --auto plans for the ranks that are left" by_policy
+check "that run ends, too" after_plan
+check "and the others answered as if nothing had happened" survivors_are_exact 1 1
+
 # ---- in the middle of a move --------------------------------------------------------------------
 # Plans follow each other as fast as they can, a few bytes per step; ranks die at some phase of one.
 
