@@ -298,6 +298,7 @@ static void on_step(bl_transaction *tx, const bl_tx_event *event, uint64_t now,
         bl_tx_act(out, BL_TX_ACT_HALT);
         return;
     }
+    bl_tx_lead_step(tx, event->step, now, out);
     if (tx->state == BL_TX_PROMISED && event->step >= tx->commit_step) {
         bl_tx_act(out, BL_TX_ACT_HOLD);
         if (tx->hold_ns == 0)

@@ -28,10 +28,15 @@
  *
  * Why no rank serves another epoch than the others in the same step: COMMIT is sent only when every
  * rank has promised. A rank that reaches step c with a promise and without a decision *holds*: it
- * does not begin the step until the decision is there. The leader chooses c so far ahead (margin)
- * that this is rare. When a rank answers that it is late, or when the leader itself has held for
- * promise_ns, it proposes a later step, and that releases whoever holds. So a hold lasts as long as
- * a message takes, or promise_ns.
+ * does not begin the step until the leader's word is there.
+ *
+ * Why nobody holds for long: a rank that has not heard of the proposal begins step c unawares, waits
+ * in it for those that hold, and answers nothing meanwhile. So the leader never waits for answers
+ * beyond its own step c - decide_steps. When it is about to begin that one and not all have promised,
+ * it proposes a later step, twice as far ahead, which releases whoever reaches c. Its word, COMMIT or
+ * another PROPOSE, is thus on its way decide_steps before anybody can need it: ranks are in step, so
+ * a rank holds at most for what a message takes longer than these steps. The leader chooses c so far
+ * ahead (margin_steps) that a question and its answer usually fit in between.
  *
  * Why no step reads a buffer that was given away: a step pins the epoch it began with. Displaced
  * buffers are freed on RETIRE, sent when every rank has said BEGUN: `oldest`, the oldest step still
@@ -165,19 +170,19 @@ typedef struct bl_tx_actions {
 /* ---- state ----------------------------------------------------------------------------------- */
 
 typedef struct bl_tx_options {
-    uint64_t agree_ns;   /* PREPARE to the last AGREE */
-    uint64_t copy_ns;    /* longest time without any bundle arriving anywhere */
-    uint64_t promise_ns; /* longest hold of the leader before it proposes a later step */
-    uint64_t commit_ns;  /* PROPOSE to the last PROMISE, COMMIT to BEGUN, RETIRE to RETIRED */
-    uint64_t orphan_ns;  /* silence of the leader */
-    uint64_t hold_ns;    /* more than max_proposals * promise_ns */
-    int margin_steps;    /* first proposal: this far ahead; doubles with each further one */
+    uint64_t agree_ns;  /* PREPARE to the last AGREE */
+    uint64_t copy_ns;   /* longest time without any bundle arriving anywhere */
+    uint64_t commit_ns; /* PROPOSE to the last PROMISE, COMMIT to BEGUN, RETIRE to RETIRED */
+    uint64_t orphan_ns; /* silence of the leader */
+    uint64_t hold_ns;   /* longest hold of a rank, which then halts */
+    int margin_steps;   /* first proposal: this far ahead; doubles with each further one */
+    int decide_steps; /* the leader's word is out so long before the proposed step; < margin_steps */
     int max_proposals;
 } bl_tx_options;
 
-#define BL_TX_OPTIONS_INIT                                                              \
-    ((bl_tx_options){UINT64_C(10000000000), UINT64_C(30000000000), UINT64_C(100000000), \
-                     UINT64_C(30000000000), UINT64_C(300000000000), UINT64_C(10000000000), 3, 8})
+#define BL_TX_OPTIONS_INIT                                                                \
+    ((bl_tx_options){UINT64_C(10000000000), UINT64_C(30000000000), UINT64_C(30000000000), \
+                     UINT64_C(300000000000), UINT64_C(10000000000), 4, 1, 8})
 
 typedef enum bl_tx_state {
     BL_TX_STABLE,

@@ -209,7 +209,19 @@ void bl_tx_lead_message(bl_transaction *tx, const bl_tx_message *m, uint64_t now
         end_wave(tx, now, out);
 }
 
-/* ---- time and loss --------------------------------------------------------------------------- */
+/* ---- steps, time and loss --------------------------------------------------------------------- */
+
+/* A promise that is missing now may be that of a rank which has not heard of the proposal and can answer
+ * only when others have gone beyond its step: it is not waited for. */
+void bl_tx_lead_step(bl_transaction *tx, uint64_t step, uint64_t now, bl_tx_actions *out) {
+    bl_tx_lead *lead = &tx->lead;
+    if (lead->phase != BL_TX_PROMISING ||
+        step + (uint64_t)tx->options.decide_steps < lead->commit_step)
+        return;
+    if (step > lead->top_step)
+        lead->top_step = step;
+    propose(tx, now, out);
+}
 
 static int arrived_in_wave(const bl_transaction *tx) {
     int n = 0;
@@ -228,14 +240,6 @@ void bl_tx_lead_tick(bl_transaction *tx, uint64_t now, bl_tx_actions *out) {
     };
     bl_tx_lead *lead = &tx->lead;
     char reason[BL_TX_REASON];
-    /* Ranks are in step: when this one holds, so do others, perhaps for one that has begun the step
-     * and cannot answer before it is over. A later proposal lets all of them go on. */
-    if (lead->phase == BL_TX_PROMISING && tx->hold_ns != 0 &&
-        now - tx->hold_ns > tx->options.promise_ns) {
-        tx->hold_ns = now;
-        propose(tx, now, out);
-        return;
-    }
     if (lead->phase == BL_TX_IDLE || now < lead->deadline)
         return;
     snprintf(reason, sizeof reason, "rank %d %s before the deadline", first_silent(tx),

@@ -30,6 +30,8 @@ void bl_tx_lead_apply(bl_transaction *tx, const bl_schedule *schedule, uint64_t 
 void bl_tx_lead_abort(bl_transaction *tx, const char *reason, bl_tx_actions *out);
 void bl_tx_lead_message(bl_transaction *tx, const bl_tx_message *message, uint64_t now,
                         bl_tx_actions *out);
+/* This rank, which leads, is about to begin `step`. */
+void bl_tx_lead_step(bl_transaction *tx, uint64_t step, uint64_t now, bl_tx_actions *out);
 void bl_tx_lead_tick(bl_transaction *tx, uint64_t now, bl_tx_actions *out);
 /* `rank`, not this one, is lost while this one leads. */
 void bl_tx_lead_lost(bl_transaction *tx, int rank, uint64_t now, bl_tx_actions *out);

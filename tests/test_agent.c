@@ -38,6 +38,7 @@ typedef struct rank {
     bl_agent_status status;
     uint64_t *epochs; /* [MAX_STEPS] sum over layers, as seen in each step */
     uint64_t n_steps;
+    double begun_s, longest_s; /* on the transport's clock: the latest step's begin; longest step */
     bl_status result;
     bl_error err;
     pthread_t thread;
@@ -49,6 +50,7 @@ struct cluster {
     /* rank 0's orders, carried out in turn, each when the one before is over */
     bl_placement *goals;
     int n_goals;
+    int least_steps;
     int stop_after; /* steps after which rank 0 aborts; 0: never */
     int deaf_rank;  /* never calls its agent again after the first move began; -1: none */
     int dead_rank;  /* dies after so many steps; -1: none */
@@ -149,6 +151,7 @@ static bl_status command(rank *r, int *next_goal, uint64_t *begun_at, bool *more
         c->n_moves += n_moves;
         *begun_at = r->n_steps;
     }
+    *more = *more || r->n_steps < (uint64_t)c->least_steps;
     return BL_OK;
 }
 
@@ -181,6 +184,14 @@ static bl_status meet(rank *r, uint64_t step, unsigned char going, bool *gone, b
     return BL_OK;
 }
 
+/* From one step's begin to the next one's. */
+static void clock_step(rank *r) {
+    const double now_s = bl_transport_now_s(r->transport);
+    if (r->n_steps > 0 && now_s - r->begun_s > r->longest_s)
+        r->longest_s = now_s - r->begun_s;
+    r->begun_s = now_s;
+}
+
 static bl_status serve(rank *r, bl_error *err) {
     const cluster *c = r->cluster;
     int next_goal = 0;
@@ -198,6 +209,7 @@ static bl_status serve(rank *r, bl_error *err) {
         BL_TRY(meet(r, step, more ? 1 : 0, gone, &any, err));
         if (r->self != c->deaf_rank)
             BL_TRY(bl_agent_at_step(r->agent, step, err));
+        clock_step(r);
         BL_TRY(check_experts(r, err));
         if (!any)
             return BL_OK;
@@ -482,6 +494,68 @@ static void test_plans_over_simulated_networks(void **state) {
     }
 }
 
+typedef struct longest {
+    double step_s, hold_s;
+} longest;
+
+/* The longest step and hold of any rank; n_goals 0: of a cluster in which nothing moves. */
+static longest longest_of(const bl_sim_options *options, int n_goals, int least_steps) {
+    static cluster c;
+    longest most = {0};
+    open_cluster(&c, 21, n_goals);
+    c.least_steps = least_steps;
+    simulate(&c, options);
+    run_cluster(&c);
+    check_cluster(&c);
+    assert_true(n_goals == 0 || c.outcome == BL_TX_MOVED);
+    for (int g = 0; g < RANKS; g++) {
+        const double hold_s = 1e-9 * (double)c.ranks[g].status.max_hold_ns;
+        most.step_s = c.ranks[g].longest_s > most.step_s ? c.ranks[g].longest_s : most.step_s;
+        most.hold_s = hold_s > most.hold_s ? hold_s : most.hold_s;
+    }
+    close_cluster(&c);
+    return most;
+}
+
+/* On the network's own clock no step of a move is longer than the longest one without, and one bundle
+ * on its way. The control channel is as slow as the steps themselves here, and words often come too
+ * late for the step they are about. */
+static void test_no_step_waits_longer_than_a_bundle_takes(void **state) {
+    (void)state;
+    double held_s = 0;
+    for (uint64_t seed = 0; seed < 10; seed++) {
+        bl_sim_options options = BL_SIM_OPTIONS_INIT;
+        options.seed = seed;
+        options.latency_s = 10e-6 * (double)(1 + seed % 4);
+        options.jitter_s = options.latency_s * (double)(2 * (seed % 3));
+        options.bytes_per_s = 1e9;
+        options.lose = 0;
+        const double copy_s =
+            options.latency_s + options.jitter_s + (BUNDLE + BL_WIRE_CHUNK_BYTES) * 1e-9;
+        const longest still = longest_of(&options, 0, 300);
+        const longest moving = longest_of(&options, 2, 0);
+        held_s = moving.hold_s > held_s ? moving.hold_s : held_s;
+        if (moving.step_s > still.step_s + copy_s)
+            fail_msg("seed %d: %.1f us with a move, %.1f us without, %.1f us for a bundle",
+                     (int)seed, moving.step_s * 1e6, still.step_s * 1e6, copy_s * 1e6);
+    }
+    assert_true(held_s > 0); /* or it was not put to the test */
+}
+
+/* Where messages are lost, a hold is one late message, as a step is several. */
+static void test_holds_on_a_network_that_loses_messages(void **state) {
+    (void)state;
+    for (uint64_t seed = 0; seed < 4; seed++) {
+        bl_sim_options options = BL_SIM_OPTIONS_INIT;
+        options.seed = seed;
+        options.lose = options.again = 0.1 * (double)(1 + seed);
+        const longest still = longest_of(&options, 0, 300), moving = longest_of(&options, 2, 0);
+        if (moving.hold_s > still.step_s)
+            fail_msg("seed %d: held for %.1f us, the longest step takes %.1f us", (int)seed,
+                     moving.hold_s * 1e6, still.step_s * 1e6);
+    }
+}
+
 /* Rank 3 is killed, or stopped for good, at any moment of a move: the others serve on, together. */
 static void test_faults_at_any_moment(void **state) {
     (void)state;
@@ -490,7 +564,7 @@ static void test_faults_at_any_moment(void **state) {
     for (uint64_t seed = 0; seed < 60; seed++) {
         bl_rng rng;
         bl_rng_seed(&rng, seed);
-        const double at_s = 1e-6 * (double)bl_rng_below(&rng, 60000);
+        const double at_s = 1e-6 * (double)bl_rng_below(&rng, 6000);
         const bl_sim_fault fault = {seed % 3 == 0 ? BL_SIM_STOP : BL_SIM_KILL, at_s, 1e6, 1 << 3};
         bl_sim_options options = BL_SIM_OPTIONS_INIT;
         options.seed = seed;
@@ -550,6 +624,8 @@ int main(void) {
         cmocka_unit_test(test_a_rank_that_never_polls),
         cmocka_unit_test(test_a_rank_dies),
         cmocka_unit_test(test_plans_over_simulated_networks),
+        cmocka_unit_test(test_no_step_waits_longer_than_a_bundle_takes),
+        cmocka_unit_test(test_holds_on_a_network_that_loses_messages),
         cmocka_unit_test(test_faults_at_any_moment),
         cmocka_unit_test(test_refusals),
     };

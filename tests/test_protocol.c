@@ -487,9 +487,10 @@ static bl_schedule make_schedule(const cluster *c) {
 static void run(const cluster *c) {
     bl_tx_options options = BL_TX_OPTIONS_INIT;
     options.margin_steps = 1;
+    options.decide_steps = 0;
     options.max_proposals = 2;
-    options.agree_ns = options.copy_ns = options.promise_ns = options.commit_ns =
-        options.orphan_ns = options.hold_ns = LATE / 2;
+    options.agree_ns = options.copy_ns = options.commit_ns = options.orphan_ns = options.hold_ns =
+        LATE / 2;
     search s = {.n = c->n, .limit = c->limit, .capacity = 1};
     while (s.capacity < 2 * c->limit)
         s.capacity *= 2;

@@ -33,10 +33,11 @@ static bl_sim_report run(bl_sim_fault fault) {
         fail_msg("seed %d: %s", seed, report.violation);
     }
     print_message("# %d moved, %d aborted, %d waves, %d holds, %d late, %d resent, %d rejected, %d "
-                  "halted, %d two deep, %llu steps, %llu messages\n",
+                  "halted, %d two deep, %llu steps, %llu messages, longest hold %.1f ms\n",
                   report.moved, report.aborted, report.waves, report.holds, report.late,
                   report.resent, report.rejected, report.halted, report.two_deep,
-                  (unsigned long long)report.steps, (unsigned long long)report.messages);
+                  (unsigned long long)report.steps, (unsigned long long)report.messages,
+                  (double)report.longest_hold_ns * 1e-6);
     return report;
 }
 

@@ -44,6 +44,7 @@ typedef struct sim_rank {
     int reserved_move[MAX_BUFFERS];
     int n_buffers;
     uint64_t begun;
+    uint64_t held_since; /* 0: it does not hold */
     int n_running;
     running_step running[MAX_DEPTH];
 } sim_rank;
@@ -394,6 +395,19 @@ static void check_epochs(sim *s, int rank) {
     }
 }
 
+/* Where nothing is wrong with ranks and links, a hold is what one message takes, and the step of a leader
+ * that is one behind. */
+static void check_hold(sim *s, int rank) {
+    sim_rank *r = &s->ranks[rank];
+    const uint64_t held = r->held_since != 0 ? s->now - r->held_since : 0;
+    const bool well = s->fault <= BL_SIM_CORRUPT_ALWAYS;
+    r->held_since = 0;
+    if (held > s->report->longest_hold_ns)
+        s->report->longest_hold_ns = held;
+    if (well && held > 20 * MS + s->slow_ns + 4 * MS)
+        violate(s, "rank %d held a step for %.1f ms", rank, (double)held * 1e-6);
+}
+
 static void begin_step(sim *s, int rank, bl_tx_actions *out) {
     sim_rank *r = &s->ranks[rank];
     const uint64_t step = r->begun + 1;
@@ -408,9 +422,12 @@ static void begin_step(sim *s, int rank, bl_tx_actions *out) {
     const uint64_t oldest = r->n_running > 0 ? r->running[0].step : step;
     handle(s, rank, &(bl_tx_event){.kind = BL_TX_EV_STEP, .step = step, .oldest = oldest}, out);
     for (int i = 0; i < out->n; i++) {
+        if (out->items[i].kind == BL_TX_ACT_HOLD && r->held_since == 0)
+            r->held_since = s->now;
         if (out->items[i].kind == BL_TX_ACT_HOLD || out->items[i].kind == BL_TX_ACT_HALT)
             return;
     }
+    check_hold(s, rank);
     r->begun = step;
     running_step *running = &r->running[r->n_running++];
     running->step = step;
@@ -599,11 +616,11 @@ static void set_up(sim *s) {
                                                : 1 + (int)below(s, (uint64_t)s->n_ranks - 1);
     const bl_tx_options options = {.agree_ns = 300 * MS,
                                    .copy_ns = 300 * MS,
-                                   .promise_ns = 10 * MS,
                                    .commit_ns = 500 * MS,
                                    .orphan_ns = 5000 * MS,
                                    .hold_ns = 1000 * MS,
-                                   .margin_steps = 1 + (int)below(s, 6),
+                                   .margin_steps = 2 + (int)below(s, 5),
+                                   .decide_steps = (int)below(s, 3),
                                    .max_proposals = 10};
     for (int rank = 0; rank < s->n_ranks; rank++) {
         bl_tx_init(&s->ranks[rank].tx, rank, s->n_ranks, &options);

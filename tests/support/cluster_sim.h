@@ -10,6 +10,7 @@
  *   - a step reads, in every slot of the map it began with, the expert that the map says;
  *   - all ranks begin the same step with the same epochs, and the map covers every expert;
  *   - a commit finds all its experts and follows the epoch before; a reserve finds a spare;
+ *   - without a fault of ranks or links nobody holds a step for longer than a message takes;
  *   - in the end all ranks are idle, hold the same maps, and all spares are free again;
  *   - the outcome is the one that the scenario must have.
  */
@@ -39,7 +40,7 @@ typedef struct bl_sim_report {
     char violation[400]; /* "" when all went well */
     int moved, aborted;  /* plans */
     int waves, holds, late, rejected, halted, resent, two_deep;
-    uint64_t steps, messages;
+    uint64_t steps, messages, longest_hold_ns;
     FILE *trace; /* not NULL: one line per event and action */
 } bl_sim_report;
 
