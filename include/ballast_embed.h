@@ -43,6 +43,25 @@
  * that `copy` waits for. bl_step() takes and sends at most step_bytes and waits only for a commit that
  * is being decided. Steps must go on while news.busy, also without tokens.
  *
+ * Pointers. An engine whose kernels find each expert by an address (pointer arrays of grouped GEMMs)
+ * declares tables of pointers instead: for every tensor that moves, one address per slot, and behind
+ * them the addresses of spare entries, which the engine has allocated as it has the others:
+ *
+ *     w.pointers    [slot 0][slot 1][slot 2][spare]     before: 7 is to come to slot 1
+ *                      e0      e4      e1      ..
+ *     w.pointers    [slot 0][slot 1][slot 2]            after: slot 1 points to what was the spare, and
+ *                      e0      e7      e1               the memory of e4 is the spare
+ *
+ * Incoming bundles are written into spares while serving goes on, and a commit is a few stores into
+ * the tables: no copy on the rank. Spares are shared by all layers, so their experts have one shape, and
+ * the engine says in one layer or in several what memory the pool consists of (bl_layer.n_spares;
+ * options.spares is not looked at). A rank's layers are all by pointers or none is; ranks may differ.
+ * The engine frees its memory by its own list of what it has allocated.
+ *
+ *     A pointer is good for the step it was read in. What a bl_step() has displaced stays as it was
+ *     until the next call of bl_step(), bl_drain() or bl_repair(): so when bl_step() is called the step
+ *     before may still be computing, by pointers it has read, but no older one.
+ *
  * Reloading weights while it serves (reinforcement learning, adapters): bl_drain() on all ranks ends
  * what is under way and holds the placement still; then each rank writes into each of its slots the
  * weights of the expert that bl_map() names; bl_resume() on all ranks compares again and lets moves
@@ -101,10 +120,14 @@ typedef struct bl_tensor {
     size_t row_stride;   /* bytes; 0: row_bytes */
     const char *layout;  /* e.g. "int8 k-major", "e4m3 swizzled 128x4"; NULL: plain */
     int recomputed;      /* 1: does not move, bl_embed_options.recompute makes it anew */
+    /* In place of base, for a LOCAL tensor that moves: [entries + n_spares of the layer] where each
+     * slot's entry lies, then memory for experts to come. The first `entries` are rewritten at a commit;
+     * what is behind them is read once. See Pointers above */
+    void **pointers;
 } bl_tensor;
 
 #define BL_TENSOR_INIT \
-    { sizeof(bl_tensor), NULL, NULL, BL_SCOPE_LOCAL, 0, 1, 0, 0, 0, NULL, 0 }
+    { sizeof(bl_tensor), NULL, NULL, BL_SCOPE_LOCAL, 0, 1, 0, 0, 0, NULL, 0, NULL }
 
 typedef struct bl_layer {
     size_t size;
@@ -117,10 +140,11 @@ typedef struct bl_layer {
     const char *const
         *inventory;  /* optional: names of all tensors the layer's experts have, as the */
     int n_inventory; /* engine lists them; one that is not declared is refused */
+    size_t n_spares; /* by pointers: how many spare bundles this layer's tables bring to the pool */
 } bl_layer;
 
 #define BL_LAYER_INIT \
-    { sizeof(bl_layer), 0, 0, NULL, NULL, NULL, 0, NULL, 0 }
+    { sizeof(bl_layer), 0, 0, NULL, NULL, NULL, 0, NULL, 0, 0 }
 
 /* Copy `rows` rows of row_bytes each, and return 0 when they are there; called from bl_step() and
  * from what compares at the start. One side is a tensor, the other is host memory or also a tensor.

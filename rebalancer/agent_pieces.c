@@ -32,8 +32,12 @@ void bl_agent_take_piece(bl_agent *agent, const bl_message *arrived) {
         return;
     }
     const size_t piece = arrived->bytes - BL_WIRE_CHUNK_BYTES;
-    unsigned char *spare = bl_store_spare(agent->store, at->spare);
-    memcpy(spare + at->received, arrived->data + BL_WIRE_CHUNK_BYTES, piece);
+    bl_error err = BL_ERROR_INIT;
+    if (bl_store_write_spare(agent->store, at->spare, at->received,
+                             arrived->data + BL_WIRE_CHUNK_BYTES, piece, &err) < 0) {
+        bl_agent_fail(agent, &err); /* taken up with the tick behind all arrivals */
+        return;
+    }
     at->received += piece;
     if (at->received < bundle_bytes)
         return;

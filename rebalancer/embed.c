@@ -16,6 +16,18 @@ const char *bl_embed_error(const bl_embed *embed) {
     return embed != NULL ? embed->error : "";
 }
 
+bl_status bl_embed_take_struct(void *out, size_t bytes, const void *given, size_t least,
+                               const char *what, bl_error *err) {
+    size_t size;
+    if (given == NULL)
+        return bl_fail(err, BL_ERR_USAGE, "%s is NULL", what);
+    memcpy(&size, given, sizeof size);
+    if (size < least || size > BL_EMBED_MAX_STRUCT)
+        return bl_fail(err, BL_ERR_VERSION, "%s of size %zu: use its _INIT macro", what, size);
+    memcpy(out, given, size < bytes ? size : bytes);
+    return BL_OK;
+}
+
 /* ---- options --------------------------------------------------------------------------------- */
 
 static bl_status copy_text(const char *from, char **out, bl_error *err) {
@@ -170,13 +182,8 @@ static bl_status make_room(bl_embed *embed, bl_error *err) {
     return st;
 }
 
-static bl_status add_layer(bl_embed *embed, const bl_layer *layer, bl_error *err) {
+static bl_status check_layer(const bl_embed *embed, const bl_layer *layer, bl_error *err) {
     const int l = embed->placement.n_layers;
-    bl_layer_placement map = {0};
-    bl_bundle bundle = {0};
-    int *slots;
-    if (layer->size < sizeof *layer)
-        return bl_fail(err, BL_ERR_VERSION, "a layer of size %zu: use BL_LAYER_INIT", layer->size);
     if (embed->is_started)
         return bl_fail(err, BL_ERR_STATE, "layers are declared before bl_embed_start()");
     if (l > 0 && embed->placement.layers[l - 1].layer >= layer->layer)
@@ -187,6 +194,18 @@ static bl_status add_layer(bl_embed *embed, const bl_layer *layer, bl_error *err
         (layer->n_inventory > 0 && layer->inventory == NULL))
         return bl_fail_at(err, BL_ERR_USAGE, bl_at_layer(NULL, layer->layer),
                           "a layer needs its number, its slots, what is in them, and its tensors");
+    return BL_OK;
+}
+
+static bl_status add_layer(bl_embed *embed, const bl_layer *given, bl_error *err) {
+    const int l = embed->placement.n_layers;
+    bl_layer whole = BL_LAYER_INIT, *layer = &whole;
+    bl_layer_placement map = {0};
+    bl_bundle bundle = {0};
+    int *slots;
+    BL_TRY(bl_embed_take_struct(&whole, sizeof whole, given, offsetof(bl_layer, n_spares),
+                                "a layer", err));
+    BL_TRY(check_layer(embed, layer, err));
     BL_TRY(make_room(embed, err));
     BL_TRY(BL_CALLOC(slots, embed->n_ranks, err));
     bl_status st = take_slots(embed, layer, slots, err);
@@ -232,6 +251,12 @@ static bl_status count_spares(bl_embed *embed, bl_error *err) {
     const bl_embed_options *o = &embed->options;
     const size_t bundle = largest_bundle(embed);
     embed->n_spares = o->spares;
+    if (embed->bundles[0].by_pointers) { /* they are the engine's */
+        embed->n_spares = 0;
+        for (int l = 0; l < embed->placement.n_layers; l++)
+            embed->n_spares += embed->bundles[l].n_spares;
+        return BL_OK;
+    }
     if (o->spare_bytes == 0 || o->spares == 0 || o->spare_bytes / bundle >= (size_t)o->spares)
         return BL_OK;
     embed->n_spares = (int)(o->spare_bytes / bundle);

@@ -66,6 +66,12 @@ bl_status bl_embed_agree(bl_embed *embed, const bl_error *mine, bl_error *err);
 /* Compare the hashes of all copies of every expert. The same verdict on all ranks. */
 bl_status bl_embed_compare_copies(bl_embed *embed, bl_error *err);
 
+/* A struct that a caller has filled in, up to what its header knew of; `least` is as far as the first
+ * header did. Larger than any of them is no struct of ours. */
+#define BL_EMBED_MAX_STRUCT ((size_t)4096)
+bl_status bl_embed_take_struct(void *out, size_t bytes, const void *given, size_t least,
+                               const char *what, bl_error *err);
+
 /* Keep the text of a failure and return its code. */
 int bl_embed_fail(bl_embed *embed, const bl_error *err);
 

@@ -267,7 +267,9 @@ static bl_status commit_some(bl_recovery *r, const bl_layer_placement *next, int
         n++;
         arrival->expert = r->orphans[i].expert;
         st = r->load(r->user, next->layer, arrival->expert,
-                     bl_store_spare(r->store, arrival->spare), err);
+                     bl_store_staging(r->store, arrival->spare), err);
+        if (st >= 0)
+            st = bl_store_staged(r->store, arrival->spare, err);
     }
     if (st >= 0)
         st = bl_store_commit(r->store, next, arrivals, n, err);

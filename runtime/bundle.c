@@ -9,6 +9,8 @@
 
 static const char *const scope_names[] = {"per local expert", "per slot of all ranks",
                                           "per global expert", "per layer"};
+#define MAX_SPARES ((size_t)65536)
+#define MAX_TENSOR_SIZE ((size_t)4096) /* of the struct, in whatever header to come */
 #define N_SCOPES ((int)(sizeof scope_names / sizeof *scope_names))
 
 const char *bl_scope_name(int scope) {
@@ -34,17 +36,8 @@ size_t bl_tensor_bytes(const bl_tensor *tensor) {
     return tensor->entries * entry_bytes(tensor);
 }
 
-static bool is_moved(const bl_tensor *t) {
+bool bl_tensor_is_moved(const bl_tensor *t) {
     return t->scope == BL_SCOPE_LOCAL && t->recomputed == 0;
-}
-
-static bool is_written(const bl_tensor *t) {
-    return t->scope == BL_SCOPE_LOCAL || t->scope == BL_SCOPE_SLOT;
-}
-
-/* From the first byte to the last. */
-static size_t span_of(const bl_tensor *t) {
-    return (t->entries - 1) * t->entry_stride + (t->rows - 1) * t->row_stride + t->row_bytes;
 }
 
 /* Bytes of one entry, gaps included. */
@@ -63,6 +56,37 @@ static bl_status check_entries(const bl_bundle_shape *shape, const bl_tensor *t,
                           "tensor %s: its leading dimension is %zu and it is declared %s, of which "
                           "there are %d",
                           t->name, t->entries, scope_names[t->scope], wanted[t->scope]);
+    return BL_OK;
+}
+
+/* Does a tensor say in one way where it lies, and may it do so by pointers? */
+static bl_status check_place(const bl_bundle_shape *shape, const bl_tensor *t, size_t n_spares,
+                             bl_error *err) {
+    const bl_where where = bl_at_layer(NULL, shape->layer);
+    if (t->pointers == NULL && t->base == NULL && t->entries > 0)
+        return bl_fail_at(err, BL_ERR_USAGE, where, "tensor %s has no memory", t->name);
+    if (t->pointers == NULL)
+        return BL_OK;
+    if (t->base != NULL)
+        return bl_fail_at(err, BL_ERR_USAGE, where,
+                          "tensor %s has a base and pointers: one of them", t->name);
+    if (!bl_tensor_is_moved(t))
+        return bl_fail_at(
+            err, BL_ERR_USAGE, where,
+            "tensor %s: only what moves with an expert is found by pointers, and this "
+            "one is %s",
+            t->name, t->recomputed ? "recomputed" : scope_names[t->scope]);
+    if (t->entry_stride != 0)
+        return bl_fail_at(err, BL_ERR_SHAPE, where,
+                          "tensor %s: entries found by pointers are no stride apart, and it says "
+                          "%zu bytes",
+                          t->name, t->entry_stride);
+    for (size_t i = 0; i < t->entries + n_spares; i++) {
+        if (t->pointers[i] == NULL)
+            return bl_fail_at(err, BL_ERR_USAGE, where,
+                              "tensor %s: its pointer %zu (of %s) is NULL", t->name, i,
+                              i < t->entries ? "a slot" : "a spare");
+    }
     return BL_OK;
 }
 
@@ -95,8 +119,6 @@ static bl_status check_view(const bl_bundle_shape *shape, bl_tensor *t, bl_error
                           "tensor %s cannot be viewed row by row: rows of %zu bytes, %zu bytes "
                           "apart, in entries %zu bytes apart lie over each other",
                           t->name, t->row_bytes, t->row_stride, t->entry_stride);
-    if (t->base == NULL && t->entries > 0)
-        return bl_fail_at(err, BL_ERR_USAGE, where, "tensor %s has no memory", t->name);
     return BL_OK;
 }
 
@@ -117,7 +139,7 @@ static bl_status take_text(const bl_bundle_shape *shape, const char *from, const
 }
 
 static bl_status take_tensor(const bl_bundle_shape *shape, const bl_tensor *declared,
-                             bl_tensor *out, bl_error *err) {
+                             size_t n_spares, bl_tensor *out, bl_error *err) {
     const bl_where where = bl_at_layer(NULL, shape->layer);
     const char *name = declared->name, *layout = declared->layout;
     *out = *declared;
@@ -127,6 +149,7 @@ static bl_status take_tensor(const bl_bundle_shape *shape, const bl_tensor *decl
     BL_TRY(take_text(shape, name, "name", BL_TENSOR_NAME_BYTES, &out->name, err));
     BL_TRY(take_text(shape, layout, "layout tag", BL_TENSOR_LAYOUT_BYTES, &out->layout, err));
     BL_TRY(check_entries(shape, out, err));
+    BL_TRY(check_place(shape, out, n_spares, err));
     return check_view(shape, out, err);
 }
 
@@ -151,28 +174,54 @@ static bl_status take_all(const bl_layer *declared, const bl_bundle_shape *shape
         bl_tensor one = BL_TENSOR_INIT;
         size_t size;
         memcpy(&size, at, sizeof size);
-        if (size < offsetof(bl_tensor, recomputed) + sizeof one.recomputed)
+        if (size < offsetof(bl_tensor, recomputed) + sizeof one.recomputed ||
+            size > MAX_TENSOR_SIZE)
             return bl_fail_at(err, BL_ERR_VERSION, bl_at_layer(NULL, shape->layer),
                               "tensor %d has size %zu; use BL_TENSOR_INIT", i, size);
         memcpy(&one, at, size < sizeof one ? size : sizeof one);
         out->n_tensors++;
-        BL_TRY(take_tensor(shape, &one, &out->tensors[i], err));
+        BL_TRY(take_tensor(shape, &one, declared->n_spares, &out->tensors[i], err));
         at += size;
     }
+    return BL_OK;
+}
+
+/* One more tensor of the bundle: by pointers as the others are, or not as they are not. */
+static bl_status take_moved(const bl_tensor *t, size_t n_spares, bl_bundle *out, bl_error *err) {
+    const bl_where where = bl_at_layer(NULL, out->layer);
+    const bool by_pointers = t->pointers != NULL;
+    if (out->n_moved > 0 && out->by_pointers != by_pointers)
+        return bl_fail_at(
+            err, BL_ERR_SHAPE, where,
+            "tensor %s is found by %s and others are not: what moves with an expert is "
+            "found in one way",
+            t->name, by_pointers ? "pointers" : "a base");
+    if (!by_pointers && n_spares > 0)
+        return bl_fail_at(err, BL_ERR_USAGE, where,
+                          "tensor %s is found by a base, and its spares are Ballast's own "
+                          "(bl_embed_options.spares): n_spares is for pointers",
+                          t->name);
+    if (!bl_size_add(out->bytes, entry_bytes(t), &out->bytes))
+        return bl_fail_at(err, BL_ERR_RANGE, where, "its experts are more than memory holds");
+    out->by_pointers = by_pointers;
+    out->n_spares = (int)n_spares;
+    out->n_moved++;
     return BL_OK;
 }
 
 static bl_status fill(const bl_layer *declared, const bl_bundle_shape *shape, bl_bundle *out,
                       bl_error *err) {
     const bl_where where = bl_at_layer(NULL, shape->layer);
+    if (declared->n_spares > MAX_SPARES)
+        return bl_fail_at(err, BL_ERR_RANGE, where, "%zu spares", declared->n_spares);
     BL_TRY(take_all(declared, shape, out, err));
     qsort(out->tensors, (size_t)out->n_tensors, sizeof *out->tensors, by_name);
     for (int i = 0; i < out->n_tensors; i++) {
         const bl_tensor *t = &out->tensors[i];
         if (i > 0 && strcmp(t->name, out->tensors[i - 1].name) == 0)
             return bl_fail_at(err, BL_ERR_USAGE, where, "tensor %s is declared twice", t->name);
-        if (is_moved(t) && !bl_size_add(out->bytes, entry_bytes(t), &out->bytes))
-            return bl_fail_at(err, BL_ERR_RANGE, where, "its experts are more than memory holds");
+        if (bl_tensor_is_moved(t))
+            BL_TRY(take_moved(t, declared->n_spares, out, err));
         if (t->scope == BL_SCOPE_SLOT && bl_tensor_bytes(t) > out->table_bytes)
             out->table_bytes = bl_tensor_bytes(t);
     }
@@ -214,55 +263,10 @@ void bl_bundle_free(bl_bundle *bundle) {
     *bundle = (bl_bundle){0};
 }
 
-/* ---- apart ----------------------------------------------------------------------------------- */
-
-/* Are the stretches of `a` and `b`, repeated every `period` bytes, apart? b begins `shift` later. */
-static bool fit_in_period(size_t shift, size_t period, size_t a, size_t b) {
-    const size_t at = shift % period;
-    return at >= a && b <= period - at;
-}
-
-/* Proof that two tensors share no byte; a view that interleaves with another in some odder way
- * counts as one that does. */
-static bool are_apart(const bl_tensor *a, const bl_tensor *b) {
-    const uintptr_t at_a = (uintptr_t)a->base, at_b = (uintptr_t)b->base;
-    if (a->entries == 0 || b->entries == 0)
-        return true;
-    if (at_a > at_b)
-        return are_apart(b, a);
-    const size_t shift = (size_t)(at_b - at_a);
-    if (shift >= span_of(a))
-        return true;
-    if (a->entry_stride == b->entry_stride && a->row_stride == b->row_stride &&
-        a->entry_stride % a->row_stride == 0 &&
-        fit_in_period(shift, a->row_stride, a->row_bytes, b->row_bytes))
-        return true; /* columns of one table */
-    return a->entry_stride == b->entry_stride && a->entries > 1 &&
-           fit_in_period(shift, a->entry_stride, reach_of(a),
-                         reach_of(b)); /* an array of structs */
-}
-
-bl_status bl_bundles_check_apart(const bl_bundle *bundles, int n, bl_error *err) {
-    for (int i = 0; i < n; i++) {
-        for (int j = 0; j <= i; j++) {
-            for (int a = 0; a < bundles[i].n_tensors; a++) {
-                for (int b = 0; b < (i == j ? a : bundles[j].n_tensors); b++) {
-                    const bl_tensor *ta = &bundles[i].tensors[a], *tb = &bundles[j].tensors[b];
-                    if ((is_written(ta) || is_written(tb)) && !are_apart(ta, tb))
-                        return bl_fail_at(err, BL_ERR_SHAPE, bl_at_layer(NULL, bundles[i].layer),
-                                          "tensor %s lies over tensor %s of layer %d", ta->name,
-                                          tb->name, bundles[j].layer);
-                }
-            }
-        }
-    }
-    return BL_OK;
-}
-
 /* ---- copying --------------------------------------------------------------------------------- */
 
-static unsigned char *at_row(const bl_tensor *t, size_t entry, size_t row) {
-    return (unsigned char *)t->base + entry * t->entry_stride + row * t->row_stride;
+static unsigned char *at_entry(const bl_tensor *t, size_t entry) {
+    return (unsigned char *)t->base + entry * t->entry_stride;
 }
 
 static bl_status copy(const bl_bundle *bundle, const bl_tensor *t, void *to, size_t to_stride,
@@ -284,65 +288,104 @@ static bl_status copy(const bl_bundle *bundle, const bl_tensor *t, void *to, siz
     return BL_OK;
 }
 
+/* Between host memory and an entry; `in` or `out` is NULL. */
+typedef struct side {
+    const unsigned char *in;
+    unsigned char *out;
+} side;
+
+static bl_status copy_rows(const bl_bundle *bundle, const bl_tensor *t, unsigned char *at,
+                           size_t at_stride, side *host, size_t width, size_t rows, bl_error *err) {
+    if (host->out != NULL) {
+        BL_TRY(copy(bundle, t, host->out, width, at, at_stride, width, rows, err));
+        host->out += rows * width;
+    } else {
+        BL_TRY(copy(bundle, t, at, at_stride, host->in, width, width, rows, err));
+        host->in += rows * width;
+    }
+    return BL_OK;
+}
+
 /* Bytes offset .. offset + n of an entry, which need not begin or end with a row. */
-static bl_status read_entry(const bl_bundle *bundle, const bl_tensor *t, size_t entry,
-                            size_t offset, unsigned char *out, size_t n, bl_error *err) {
-    const size_t width = t->row_bytes;
-    size_t row = offset / width, column = offset % width;
+static bl_status copy_entry(const bl_bundle *bundle, const bl_tensor *t, unsigned char *entry,
+                            size_t offset, side *host, size_t n, bl_error *err) {
+    const size_t width = t->row_bytes, stride = t->row_stride, column = offset % width;
+    unsigned char *at = entry + offset / width * stride;
     if (column > 0 || n < width) { /* the rest of a row */
         const size_t head = n < width - column ? n : width - column;
-        BL_TRY(copy(bundle, t, out, head, at_row(t, entry, row) + column, head, head, 1, err));
-        out += head;
+        BL_TRY(copy_rows(bundle, t, at + column, head, host, head, 1, err));
         n -= head;
-        row++;
+        at += stride;
     }
     const size_t rows = n / width, tail = n % width;
-    BL_TRY(copy(bundle, t, out, width, at_row(t, entry, row), t->row_stride, width, rows, err));
-    return copy(bundle, t, out + rows * width, tail, at_row(t, entry, row + rows), tail, tail,
-                tail > 0, err);
+    BL_TRY(copy_rows(bundle, t, at, stride, host, width, rows, err));
+    return tail > 0 ? copy_rows(bundle, t, at + rows * stride, tail, host, tail, 1, err) : BL_OK;
+}
+
+/* Where the m-th tensor that moves has its entry: as `at` says, or in `slot`. */
+static unsigned char *entry_of(const bl_tensor *t, void *const *at, int m, int slot) {
+    return at != NULL ? at[m] : at_entry(t, (size_t)slot);
+}
+
+/* Bytes offset .. offset + n of a bundle, as far as it has them; *n is what is left. */
+static bl_status copy_bundle(const bl_bundle *bundle, void *const *at, int slot, size_t offset,
+                             side *host, size_t *n, bl_error *err) {
+    size_t begin = 0;
+    int m = 0;
+    for (int i = 0; i<bundle->n_tensors && * n> 0; i++) {
+        const bl_tensor *t = &bundle->tensors[i];
+        if (!bl_tensor_is_moved(t))
+            continue;
+        const size_t end = begin + entry_bytes(t);
+        if (offset < end) {
+            const size_t part = *n < end - offset ? *n : end - offset;
+            BL_TRY(
+                copy_entry(bundle, t, entry_of(t, at, m, slot), offset - begin, host, part, err));
+            offset += part;
+            *n -= part;
+        }
+        begin = end;
+        m++;
+    }
+    return BL_OK;
+}
+
+static bl_status read_bundle(const bl_bundle *bundle, void *const *at, int slot, size_t offset,
+                             void *out, size_t n, bl_error *err) {
+    side host = {.out = out};
+    BL_TRY(copy_bundle(bundle, at, slot, offset, &host, &n, err));
+    memset(host.out, 0, n);
+    return BL_OK;
 }
 
 bl_status bl_bundle_read(const bl_bundle *bundle, int slot, size_t offset, void *out, size_t n,
                          bl_error *err) {
-    unsigned char *to = out;
-    size_t begin = 0;
-    for (int i = 0; i < bundle->n_tensors && n > 0; i++) {
-        const bl_tensor *t = &bundle->tensors[i];
-        if (!is_moved(t))
-            continue;
-        const size_t end = begin + entry_bytes(t);
-        if (offset < end) {
-            const size_t part = n < end - offset ? n : end - offset;
-            BL_TRY(read_entry(bundle, t, (size_t)slot, offset - begin, to, part, err));
-            to += part;
-            offset += part;
-            n -= part;
-        }
-        begin = end;
-    }
-    memset(to, 0, n);
-    return BL_OK;
+    return read_bundle(bundle, NULL, slot, offset, out, n, err);
 }
 
-bl_status bl_bundle_write(const bl_bundle *bundle, int slot, const void *in, bl_error *err) {
-    const unsigned char *from = in;
-    for (int i = 0; i < bundle->n_tensors; i++) {
-        const bl_tensor *t = &bundle->tensors[i];
-        if (!is_moved(t))
-            continue;
-        BL_TRY(copy(bundle, t, at_row(t, (size_t)slot, 0), t->row_stride, from, t->row_bytes,
-                    t->row_bytes, t->rows, err));
-        from += entry_bytes(t);
-    }
-    return BL_OK;
+bl_status bl_bundle_read_at(const bl_bundle *bundle, void *const *at, size_t offset, void *out,
+                            size_t n, bl_error *err) {
+    return read_bundle(bundle, at, 0, offset, out, n, err);
+}
+
+bl_status bl_bundle_write(const bl_bundle *bundle, int slot, size_t offset, const void *in,
+                          size_t n, bl_error *err) {
+    side host = {.in = in};
+    return copy_bundle(bundle, NULL, slot, offset, &host, &n, err);
+}
+
+bl_status bl_bundle_write_at(const bl_bundle *bundle, void *const *at, size_t offset,
+                             const void *in, size_t n, bl_error *err) {
+    side host = {.in = in};
+    return copy_bundle(bundle, at, 0, offset, &host, &n, err);
 }
 
 bl_status bl_bundle_copy(const bl_bundle *bundle, int to, int from, bl_error *err) {
     for (int i = 0; i < bundle->n_tensors; i++) {
         const bl_tensor *t = &bundle->tensors[i];
-        if (is_moved(t))
-            BL_TRY(copy(bundle, t, at_row(t, (size_t)to, 0), t->row_stride,
-                        at_row(t, (size_t)from, 0), t->row_stride, t->row_bytes, t->rows, err));
+        if (bl_tensor_is_moved(t))
+            BL_TRY(copy(bundle, t, at_entry(t, (size_t)to), t->row_stride,
+                        at_entry(t, (size_t)from), t->row_stride, t->row_bytes, t->rows, err));
     }
     return BL_OK;
 }
@@ -352,7 +395,7 @@ bl_status bl_bundle_copy(const bl_bundle *bundle, int to, int from, bl_error *er
 static bl_status read_table(const bl_bundle *bundle, const bl_tensor *t, unsigned char *out,
                             bl_error *err) {
     for (size_t entry = 0; entry < t->entries; entry++)
-        BL_TRY(copy(bundle, t, out + entry * entry_bytes(t), t->row_bytes, at_row(t, entry, 0),
+        BL_TRY(copy(bundle, t, out + entry * entry_bytes(t), t->row_bytes, at_entry(t, entry),
                     t->row_stride, t->row_bytes, t->rows, err));
     return BL_OK;
 }
@@ -369,7 +412,7 @@ static bl_status reorder_table(const bl_bundle *bundle, const bl_tensor *t,
             continue;
         while (now->expert[from] != expert) /* every expert has a copy */
             from++;
-        BL_TRY(copy(bundle, t, at_row(t, (size_t)slot, 0), t->row_stride,
+        BL_TRY(copy(bundle, t, at_entry(t, (size_t)slot), t->row_stride,
                     table + (size_t)from * bytes, t->row_bytes, t->row_bytes, t->rows, err));
     }
     return BL_OK;

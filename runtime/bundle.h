@@ -15,6 +15,9 @@
  * the same on every rank that holds the expert. Only LOCAL tensors that are not recomputed are in it;
  * see ballast_embed.h for scopes.
  *
+ * Where its entries lie is said by a base and a stride, or by a table of pointers, which need not be
+ * near each other; the store then says for each buffer where its entries are (*_at() below).
+ *
  * What is not known, does not fit or overlaps is refused by name, at creation, before any byte moves.
  * The tensors belong to the engine; they are read and written by its own copy function.
  */
@@ -30,6 +33,8 @@ typedef struct bl_bundle {
     bl_tensor *tensors; /* [n_tensors] by name; strides filled in; names and layouts owned */
     size_t bytes;       /* of one expert's bundle */
     size_t table_bytes; /* of the largest SLOT tensor without gaps */
+    bool by_pointers;   /* what moves is found by tables of pointers, with n_spares more behind */
+    int n_moved, n_spares;
     bl_copy_fn *copy;
     void *copy_user;
 } bl_bundle;
@@ -47,13 +52,25 @@ void bl_bundle_free(bl_bundle *bundle); /* safe on a zeroed struct */
 /* No tensor that moves writes over another, over all layers. */
 bl_status bl_bundles_check_apart(const bl_bundle *bundles, int n, bl_error *err);
 
+/* By pointers in all layers or in none; by pointers, the memory of one layer's expert can hold any
+ * other layer's. */
+bl_status bl_bundles_check_alike(const bl_bundle *bundles, int n, bl_error *err);
+
 /* Bytes offset .. offset + n of the bundle in a slot; those behind its end are zero. */
 bl_status bl_bundle_read(const bl_bundle *bundle, int slot, size_t offset, void *out, size_t n,
                          bl_error *err);
-/* A whole bundle into a slot. */
-bl_status bl_bundle_write(const bl_bundle *bundle, int slot, const void *in, bl_error *err);
+/* The other way; those behind its end are dropped. */
+bl_status bl_bundle_write(const bl_bundle *bundle, int slot, size_t offset, const void *in,
+                          size_t n, bl_error *err);
 /* From one slot to another. */
 bl_status bl_bundle_copy(const bl_bundle *bundle, int to, int from, bl_error *err);
+
+/* The same where at[n_moved] says where the entries of the tensors that move lie, in the order of their
+ * names. */
+bl_status bl_bundle_read_at(const bl_bundle *bundle, void *const *at, size_t offset, void *out,
+                            size_t n, bl_error *err);
+bl_status bl_bundle_write_at(const bl_bundle *bundle, void *const *at, size_t offset,
+                             const void *in, size_t n, bl_error *err);
 
 /* The SLOT tensors in the order of `next`: what belonged to an expert's slot goes to its new ones.
  * scratch[table_bytes]. */
@@ -63,6 +80,7 @@ bl_status bl_bundle_reorder(const bl_bundle *bundle, const bl_layer_placement *n
 /* xxh3-64 of a tensor's bytes without its gaps, and without the rows of slots that `map` says are
  * empty; scratch[bl_tensor_bytes()]. */
 size_t bl_tensor_bytes(const bl_tensor *tensor);
+bool bl_tensor_is_moved(const bl_tensor *tensor);
 bl_status bl_bundle_hash_tensor(const bl_bundle *bundle, const bl_tensor *tensor,
                                 const bl_layer_placement *map, void *scratch, uint64_t *hash,
                                 bl_error *err);

@@ -29,15 +29,17 @@ static bool is_reserved(const bl_store *store, int spare) {
 
 /* ---- create and free ----------------------------------------------------------------------- */
 
-/* Buffers for slots, unless they are rows of tensors, and for the pool. */
+/* Buffers for slots and for the pool, as far as they are not the engine's memory. */
 static bl_status take_memory(bl_store *store, const bl_placement *initial, int n_spares,
                              bl_error *err) {
     const bool over_tensors = store->through != BL_NO_BUFFER;
-    size_t n_slots = 0, n_held = (size_t)n_spares, bytes;
+    size_t n_slots = 0, n_rows = 0, bytes;
     for (int i = 0; i < initial->n_layers; i++)
         n_slots += (size_t)bl_store_own_slots(&initial->layers[i], store->rank);
-    n_held += over_tensors ? 1 : n_slots;
+    if (over_tensors)
+        n_rows = bl_store_is_by_pointers(store) ? n_slots + (size_t)n_spares : n_slots;
     const size_t n_buffers = n_slots + (size_t)n_spares + over_tensors;
+    const size_t n_held = n_buffers - n_rows;
     if (n_buffers > INT_MAX || !bl_size_mul(n_held, store->stride, &bytes))
         return bl_fail(err, BL_ERR_NOMEM, "%zu expert buffers of %zu bytes are too many", n_buffers,
                        store->stride);
@@ -48,7 +50,7 @@ static bl_status take_memory(bl_store *store, const bl_placement *initial, int n
                        n_held, store->stride);
     memset(store->memory, 0, bytes);
     store->n_buffers = (int)n_buffers;
-    store->n_rows = over_tensors ? (int)n_slots : 0;
+    store->n_rows = (int)n_rows;
     BL_TRY(BL_CALLOC(store->use, n_buffers, err));
     return BL_CALLOC(store->free, n_buffers, err);
 }
@@ -86,10 +88,15 @@ static bl_status fill(bl_store *store, const bl_placement *initial, const bl_bun
         store->layers[i].bundle = bundles != NULL ? &bundles[i] : NULL;
         BL_TRY(create_layer(store, &initial->layers[i], &next_buffer, &store->layers[i], err));
     }
-    if (bundles != NULL)
+    int end = store->n_buffers;
+    if (bl_store_is_by_pointers(store))
+        store->through = --end;
+    else if (bundles != NULL)
         store->through = next_buffer++;
-    for (int buffer = store->n_buffers - 1; buffer >= next_buffer; buffer--)
+    for (int buffer = end - 1; buffer >= next_buffer; buffer--)
         store->free[store->n_free++] = buffer;
+    if (bl_store_is_by_pointers(store))
+        BL_TRY(bl_store_take_places(store, bundles, err));
     return bundles != NULL ? bl_store_prepare_tensors(store, err) : BL_OK;
 }
 
@@ -130,9 +137,14 @@ bl_status bl_store_create_over(const bl_placement *initial, int rank, const bl_b
                                int n_spares, bl_recompute_fn *recompute, void *user, bl_store **out,
                                bl_error *err) {
     size_t bytes = 0;
+    BL_TRY(bl_bundles_check_alike(bundles, initial->n_layers, err));
     for (int i = 0; i < initial->n_layers; i++)
         bytes = bundles[i].bytes > bytes ? bundles[i].bytes : bytes;
-    const bl_store like = {.recompute = recompute, .user = user};
+    const bool by_pointers = initial->n_layers > 0 && bundles[0].by_pointers;
+    for (int i = 0, n = 0; by_pointers && i < initial->n_layers; i++)
+        n_spares = n += bundles[i].n_spares;
+    const bl_store like = {
+        .recompute = recompute, .user = user, .form = by_pointers ? bundles : NULL};
     return create(initial, rank, bytes, bundles, n_spares, &like, out, err);
 }
 
@@ -149,6 +161,7 @@ void bl_store_free(bl_store *store) {
         free(table->scratch_experts);
     }
     free(store->layers);
+    free(store->places);
     free(store->table_scratch);
     free(store->names);
     free(store->slots);
@@ -191,6 +204,8 @@ const void *bl_store_expert(const bl_store *store, int layer, int expert) {
 
 bl_status bl_store_read_buffer(const bl_store *store, const bl_layer_table *table, int buffer,
                                size_t offset, void *out, size_t n, bl_error *err) {
+    if (bl_store_is_by_pointers(store) && buffer < store->n_rows)
+        return bl_bundle_read_at(store->form, bl_store_place(store, buffer), offset, out, n, err);
     if (buffer < store->n_rows)
         return bl_bundle_read(table->bundle, buffer - table->slot_buffer[0], offset, out, n, err);
     memcpy(out, (const unsigned char *)bl_store_buffer(store, buffer) + offset, n);
@@ -232,8 +247,7 @@ bl_status bl_store_reserve(bl_store *store, int *spare_p, bl_error *err) {
 bl_status bl_store_claim(bl_store *store, int layer, int slot, int *spare_p, bl_error *err) {
     const bl_layer_table *table = table_of(store, layer);
     const int first = table != NULL ? table->map.begin[store->rank] : 0;
-    if (table == NULL || table->bundle != NULL || slot < first ||
-        slot >= table->map.begin[store->rank + 1] ||
+    if (table == NULL || slot < first || slot >= table->map.begin[store->rank + 1] ||
         store->use[table->slot_buffer[slot - first]] != BL_BUFFER_IN_SLOT)
         return bl_fail_at(err, BL_ERR_STATE, bl_at_layer(NULL, layer),
                           "rank %d cannot give slot %d's buffer away", store->rank, slot);
@@ -243,7 +257,46 @@ bl_status bl_store_claim(bl_store *store, int layer, int slot, int *spare_p, bl_
 }
 
 void *bl_store_spare(bl_store *store, int spare) {
-    return is_reserved(store, spare) ? bl_store_buffer(store, spare) : NULL;
+    return is_reserved(store, spare) && spare >= store->n_rows ? bl_store_buffer(store, spare)
+                                                               : NULL;
+}
+
+/* The layer whose tensors a row belongs to. */
+static const bl_layer_table *table_of_row(const bl_store *store, int row) {
+    int l = store->n_layers - 1;
+    while (l > 0 && (bl_store_own_slots(&store->layers[l].map, store->rank) == 0 ||
+                     store->layers[l].slot_buffer[0] > row))
+        l--;
+    return &store->layers[l];
+}
+
+bl_status bl_store_write_spare(bl_store *store, int spare, size_t offset, const void *data,
+                               size_t n, bl_error *err) {
+    if (!is_reserved(store, spare))
+        return bl_fail(err, BL_ERR_STATE, "buffer %d is not reserved", spare);
+    if (offset > store->bundle_bytes || n > store->bundle_bytes - offset)
+        return bl_fail(err, BL_ERR_RANGE, "an expert has %zu bytes", store->bundle_bytes);
+    if (spare >= store->n_rows) {
+        memcpy((unsigned char *)bl_store_buffer(store, spare) + offset, data, n);
+        return BL_OK;
+    }
+    if (bl_store_is_by_pointers(store))
+        return bl_bundle_write_at(store->form, bl_store_place(store, spare), offset, data, n, err);
+    const bl_layer_table *table = table_of_row(store, spare);
+    return bl_bundle_write(table->bundle, spare - table->slot_buffer[0], offset, data, n, err);
+}
+
+void *bl_store_staging(bl_store *store, int spare) {
+    return is_reserved(store, spare)
+               ? bl_store_buffer(store, spare < store->n_rows ? store->through : spare)
+               : NULL;
+}
+
+bl_status bl_store_staged(bl_store *store, int spare, bl_error *err) {
+    if (spare >= store->n_rows)
+        return BL_OK;
+    return bl_store_write_spare(store, spare, 0, bl_store_buffer(store, store->through),
+                                store->bundle_bytes, err);
 }
 
 static void to_pool(bl_store *store, int buffer) {
@@ -358,6 +411,26 @@ static void swap_tables(bl_store *store, bl_layer_table *table, const bl_layer_p
     table->expert_buffer = experts;
 }
 
+/* The tables of the engine, then the tensors that follow: what may fail comes before what is seen. */
+static bl_status flip(bl_store *store, bl_layer_table *table, const bl_layer_placement *next,
+                      int n_arrivals, bl_error *err) {
+    BL_TRY(bl_bundle_reorder(table->bundle, &table->map, next, store->table_scratch, err));
+    swap_tables(store, table, next, n_arrivals);
+    bl_store_point(store, table);
+    return bl_store_recompute(store, table, next, err);
+}
+
+/* Bring buffers, tensors or pointers of a layer to what `next` says. */
+static bl_status turn_over(bl_store *store, bl_layer_table *table, const bl_layer_placement *next,
+                           int n_arrivals, bl_error *err) {
+    if (bl_store_is_by_pointers(store))
+        return flip(store, table, next, n_arrivals, err);
+    if (table->bundle != NULL)
+        return bl_store_turn_tensors(store, table, next, err);
+    swap_tables(store, table, next, n_arrivals);
+    return BL_OK;
+}
+
 bl_status bl_store_commit(bl_store *store, const bl_layer_placement *next,
                           const bl_arrival *arrivals, int n_arrivals, bl_error *err) {
     bl_layer_table *table = table_of(store, next->layer);
@@ -368,16 +441,13 @@ bl_status bl_store_commit(bl_store *store, const bl_layer_placement *next,
     BL_TRY(find_buffers(store, table, next, arrivals, n_arrivals, table->scratch_experts, err));
     bl_layer_placement map;
     BL_TRY(bl_layer_placement_copy(next, &map, err));
-    const bl_status st =
-        table->bundle != NULL ? bl_store_turn_tensors(store, table, &map, err) : BL_OK;
+    const bl_status st = turn_over(store, table, &map, n_arrivals, err);
     if (st < 0) {
         bl_layer_placement_free(&map);
         return st;
     }
     bl_layer_placement_free(&table->map);
     table->map = map;
-    if (table->bundle == NULL)
-        swap_tables(store, table, &table->map, n_arrivals);
     return BL_OK;
 }
 
@@ -406,6 +476,12 @@ bl_status bl_store_hash_expert(const bl_store *store, int layer, int expert, uin
 }
 
 uint64_t bl_store_hash_spare(const bl_store *store, int spare) {
-    return is_reserved(store, spare) ? bl_hash64(bl_store_buffer(store, spare), store->bundle_bytes)
-                                     : 0;
+    if (!is_reserved(store, spare))
+        return 0;
+    if (spare >= store->n_rows)
+        return bl_hash64(bl_store_buffer(store, spare), store->bundle_bytes);
+    void *whole = bl_store_buffer(store, store->through);
+    const bl_status st = bl_store_read_buffer(store, table_of_row(store, spare), spare, 0, whole,
+                                              store->bundle_bytes, NULL);
+    return st >= 0 ? bl_hash64(whole, store->bundle_bytes) : 0;
 }

@@ -29,6 +29,12 @@
  *
  * All else is the same. Nothing may read this rank's tensors of the layer during a commit.
  *
+ * Pointer mode over an engine's memory. An engine that finds each expert by an address in a table keeps
+ * its own buffers, spares among them, and the store works as in the first drawing; but a buffer is a set
+ * of places in the engine's memory, one per tensor, and a commit also writes the new places into the
+ * engine's tables. Nothing is copied. What arrives is written into the engine's spare as it arrives, and
+ * its hash is taken from there.
+ *
  * One thread (the rank's) owns a store.
  */
 #ifndef BL_RUNTIME_STORE_H
@@ -45,7 +51,8 @@ bl_status bl_store_create(const bl_placement *initial, int rank, size_t bundle_b
                           bl_store **out, bl_error *err);
 void bl_store_free(bl_store *store); /* NULL is fine */
 
-/* The same over tensors: bundles[initial->n_layers] are borrowed, in the layers' order. `recompute` may
+/* The same over tensors, or over pointers where the bundles are found so (then n_spares is what they
+ * bring along): bundles[initial->n_layers] are borrowed, in the layers' order. `recompute` may
  * be NULL when no tensor is recomputed. Bundles of the layers may differ in size: the largest counts,
  * what is missing to it is zero. */
 bl_status bl_store_create_over(const bl_placement *initial, int rank, const bl_bundle *bundles,
@@ -54,7 +61,7 @@ bl_status bl_store_create_over(const bl_placement *initial, int rank, const bl_b
 
 int bl_store_rank(const bl_store *store);
 size_t bl_store_bundle_bytes(const bl_store *store);
-/* All buffers of the store, each rounded up to a multiple of 64 bytes; constant over a run. */
+/* All buffers of the store that are its own memory, each rounded up to a multiple of 64 bytes; constant over a run. */
 size_t bl_store_resident_bytes(const bl_store *store);
 int bl_store_spares_free(const bl_store *store);
 
@@ -64,7 +71,7 @@ int bl_store_spares_free(const bl_store *store);
  * for an unknown layer. */
 const bl_layer_placement *bl_store_map(const bl_store *store, int layer);
 
-/* This rank's copy of an expert, or NULL when it holds none, and always over tensors; 64-byte aligned.
+/* This rank's copy of an expert, or NULL when it holds none, and always over an engine's memory; 64-byte aligned.
  * O(1). A pointer taken before a commit stays readable, with the same bytes, until the layer's next
  * retire. */
 const void *bl_store_expert(const bl_store *store, int layer, int expert);
@@ -74,7 +81,7 @@ bl_status bl_store_read_expert(const bl_store *store, int layer, int expert, siz
                                void *out, size_t n, bl_error *err);
 
 /* Writable buffer of one of this rank's slots (global slot number), for loading at start. NULL for
- * a slot of another rank, and over tensors. */
+ * a slot of another rank, and over an engine's memory. */
 void *bl_store_slot(bl_store *store, int layer, int slot);
 
 /* ---- migration ----------------------------------------------------------------------------- */
@@ -84,10 +91,17 @@ bl_status bl_store_reserve(bl_store *store, int *spare_p, bl_error *err);
 /* The same without a pool: the buffer of one of this rank's own slots (global slot number), for an
  * arrival of the next commit of that layer, which must have given the slot's expert up here. What it
  * holds is lost as soon as it is written to, so nothing may be served from it any more: for a rank that
- * is between steps, and not over tensors. BL_ERR_STATE: not such a slot. */
+ * is between steps. BL_ERR_STATE: not such a slot. */
 bl_status bl_store_claim(bl_store *store, int layer, int slot, int *spare_p, bl_error *err);
-/* Its bundle_bytes; NULL when `spare` is not reserved. */
+/* Its bundle_bytes; NULL when `spare` is not reserved, and always where it is an engine's memory. */
 void *bl_store_spare(bl_store *store, int spare);
+/* Bytes offset .. offset + n of a reserved spare, in any mode. */
+bl_status bl_store_write_spare(bl_store *store, int spare, size_t offset, const void *data,
+                               size_t n, bl_error *err);
+/* A whole bundle into a reserved spare: write it to staging's bundle_bytes, then say that it is there.
+ * Nothing else may be done with the store in between. */
+void *bl_store_staging(bl_store *store, int spare);
+bl_status bl_store_staged(bl_store *store, int spare, bl_error *err);
 /* Give back unused. Does nothing when `spare` is not reserved. */
 void bl_store_unreserve(bl_store *store, int spare);
 
@@ -104,14 +118,15 @@ typedef struct bl_arrival {
  * not reserved, is given twice, or is for an expert that is here already or does not come here
  *   BL_ERR_SHAPE  `next` has other ranks, slots or experts than the map in force
  *   and what bl_layer_placement_check() says of `next`.
- * Over tensors a copy, or what recomputes, may also fail: then this layer must not be served any
+ * Over an engine's memory a copy, or what recomputes, may also fail: then this layer must not be served any
  * more. */
 bl_status bl_store_commit(bl_store *store, const bl_layer_placement *next,
                           const bl_arrival *arrivals, int n_arrivals, bl_error *err);
 /* Give the layer's displaced buffers back to the pool. Does nothing when there are none. */
 void bl_store_retire(bl_store *store, int layer);
 
-/* xxh3-64 of a bundle in serving, or of a spare. 0 and BL_ERR_STATE when it is not held. */
+/* xxh3-64 of a bundle in serving, or of a spare. 0 and BL_ERR_STATE when it is not held; 0 when the
+ * engine's copy cannot read a spare. */
 bl_status bl_store_hash_expert(const bl_store *store, int layer, int expert, uint64_t *hash,
                                bl_error *err);
 uint64_t bl_store_hash_spare(const bl_store *store, int spare); /* 0 when not reserved */

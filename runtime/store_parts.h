@@ -1,10 +1,13 @@
 /*
- * store_parts.h: what the two files of the store share: store.c (tables, pool, buffers that slots
- * point to) and store_tensors.c (slots that are rows of an engine's tensors).
+ * store_parts.h: what the files of the store share: store.c (tables, pool, buffers that slots
+ * point to), store_tensors.c (slots that are rows of an engine's tensors) and store_pointers.c (slots
+ * that an engine finds by tables of pointers).
  *
- * Buffers are numbered. With pointers the store has them all in its memory. Over tensors the first
- * n_rows are the slots of the layers, in order, each at home in its row for ever, and those from n_rows
- * on lie in the store's memory: the pool, and `through`, which belongs to no one.
+ * Buffers are numbered. With pointers of its own the store has them all in its memory. Over tensors the
+ * first n_rows are the slots of the layers, in order, each at home in its row for ever, and those from
+ * n_rows on lie in the store's memory: the pool, and `through`, which belongs to no one. Over an engine's
+ * pointers all buffers are the engine's memory, slots first, then spares, and only `through` is the
+ * store's.
  */
 #ifndef BL_RUNTIME_STORE_PARTS_H
 #define BL_RUNTIME_STORE_PARTS_H
@@ -45,12 +48,23 @@ struct bl_store {
     unsigned char *table_scratch;
     bl_recompute_fn *recompute;
     void *user;
-    const char **names; /* scratch for recompute: [most tensors of a layer] */
-    int *slots;         /* the same: [most slots of a layer] */
+    /* over an engine's pointers */
+    const bl_bundle *form; /* of every buffer; NULL in other modes */
+    void **places;         /* [n_rows][form->n_moved] where a buffer's tensors lie */
+    const char **names;    /* scratch for recompute: [most tensors of a layer] */
+    int *slots;            /* the same: [most slots of a layer] */
 };
 
 static inline void *bl_store_buffer(const bl_store *store, int buffer) {
     return store->memory + (size_t)(buffer - store->n_rows) * store->stride;
+}
+
+static inline bool bl_store_is_by_pointers(const bl_store *store) {
+    return store->form != NULL;
+}
+
+static inline void *const *bl_store_place(const bl_store *store, int buffer) {
+    return store->places + (size_t)buffer * (size_t)store->form->n_moved;
 }
 
 static inline int bl_store_own_slots(const bl_layer_placement *map, int rank) {
@@ -63,6 +77,15 @@ bl_status bl_store_read_buffer(const bl_store *store, const bl_layer_table *tabl
 
 /* Scratch for commits over tensors. */
 bl_status bl_store_prepare_tensors(bl_store *store, bl_error *err);
+
+/* Ask the engine for what follows from what moves, as `next` has other experts in this rank's slots. */
+bl_status bl_store_recompute(bl_store *store, const bl_layer_table *table,
+                             const bl_layer_placement *next, bl_error *err);
+
+/* Note where the buffers of the engine's tables lie. */
+bl_status bl_store_take_places(bl_store *store, const bl_bundle *bundles, bl_error *err);
+/* Write into a layer's tables where its slots are. */
+void bl_store_point(const bl_store *store, const bl_layer_table *table);
 
 /* Bring every expert of `next` from where `table->scratch_experts` says it is into its slot; afterwards
  * the tables are those of `next`. The map is still the old one. */

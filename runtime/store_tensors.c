@@ -43,7 +43,8 @@ static bl_status put(const bl_store *store, const bl_layer_table *table, int slo
                      bl_error *err) {
     const int row = row_of(store, table, from);
     return row >= 0 ? bl_bundle_copy(table->bundle, slot, row, err)
-                    : bl_bundle_write(table->bundle, slot, bl_store_buffer(store, from), err);
+                    : bl_bundle_write(table->bundle, slot, 0, bl_store_buffer(store, from),
+                                      table->bundle->bytes, err);
 }
 
 /* Whether a slot keeps what it has: its expert, or nothing in particular. */
@@ -104,9 +105,8 @@ static bl_status turn_all(bl_store *store, bl_layer_table *table, int *source, i
     return BL_OK;
 }
 
-/* Ask the engine for what follows from what has moved. */
-static bl_status recompute(bl_store *store, const bl_layer_table *table,
-                           const bl_layer_placement *next, bl_error *err) {
+bl_status bl_store_recompute(bl_store *store, const bl_layer_table *table,
+                             const bl_layer_placement *next, bl_error *err) {
     const bl_bundle *bundle = table->bundle;
     const int first = next->begin[store->rank];
     int n_names = 0, n_slots = 0;
@@ -143,11 +143,12 @@ bl_status bl_store_turn_tensors(bl_store *store, bl_layer_table *table,
     }
     BL_TRY(turn_all(store, table, source, n_slots, err));
     BL_TRY(bl_bundle_reorder(table->bundle, &table->map, next, store->table_scratch, err));
-    BL_TRY(recompute(store, table, next, err));
+    BL_TRY(bl_store_recompute(store, table, next, err));
     for (int expert = 0; expert < store->n_experts; expert++)
         table->expert_buffer[expert] = BL_NO_BUFFER;
     for (int i = 0; i < n_slots; i++) {
         const int32_t expert = next->expert[first + i];
+        store->use[table->slot_buffer[i]] = BL_BUFFER_IN_SLOT; /* it may have been claimed */
         if (expert != BL_NO_EXPERT)
             table->expert_buffer[expert] = table->slot_buffer[i];
     }

@@ -161,6 +161,111 @@ static void test_tensors_over_each_other(void **state) {
     bl_bundle_free(&bundle);
 }
 
+/* ---- pointers -------------------------------------------------------------------------------- */
+
+static void *weights[8], *scales[8];
+
+/* Six slots and two spares, 64 bytes apart; scales behind each. */
+static bl_tensor pointed(const char *name, void **at, size_t offset, size_t rows,
+                         size_t row_bytes) {
+    bl_tensor t = plain(name, NULL, 6, rows, row_bytes);
+    for (size_t i = 0; i < 8; i++)
+        at[i] = memory + 64 * i + offset;
+    t.pointers = at;
+    return t;
+}
+
+static bl_status create_pointed(const bl_tensor *tensors, int n, size_t n_spares, bl_error *err) {
+    bl_bundle bundle;
+    bl_layer layer = layer_of(tensors, n);
+    layer.n_spares = n_spares;
+    BL_TRY(bl_bundle_create(&layer, &shape, NULL, NULL, &bundle, err));
+    const bl_status st = bl_bundles_check_apart(&bundle, 1, err);
+    bl_bundle_free(&bundle);
+    return st;
+}
+
+static void test_tables_of_pointers(void **state) {
+    (void)state;
+    bl_error err;
+    bl_tensor t[2] = {pointed("w", weights, 0, 4, 8), pointed("w_scale", scales, 32, 1, 16)};
+    assert_ok(create_pointed(t, 2, 2, &err));
+    scales[7] = NULL;
+    assert_ok(create_pointed(t, 2, 1, &err));
+    assert_fails(create_pointed(t, 2, 2, &err), BL_ERR_USAGE,
+                 "tensor w_scale: its pointer 7 (of a spare) is NULL");
+    t[1] = pointed("w_scale", scales, 32, 1, 16);
+    scales[2] = NULL;
+    assert_fails(create_pointed(t, 2, 2, &err), BL_ERR_USAGE, "pointer 2 (of a slot)");
+    scales[2] = memory + 31 + 128; /* into the last row of w */
+    assert_fails(create_pointed(t, 2, 2, &err), BL_ERR_SHAPE, "tensor w_scale lies over tensor w");
+    scales[2] = scales[3];
+    assert_fails(create_pointed(t, 2, 2, &err), BL_ERR_SHAPE,
+                 "tensor w_scale: two of its pointers lead to the same memory");
+    scales[2] = scales[7]; /* a spare that is a slot's */
+    assert_fails(create_pointed(t, 2, 2, &err), BL_ERR_SHAPE, "two of its pointers");
+    t[1] = pointed("w_scale", scales, 32, 1, 16);
+    t[1].base = memory + 4096;
+    assert_fails(create_pointed(t, 2, 2, &err), BL_ERR_USAGE, "a base and pointers");
+    t[1].pointers = NULL;
+    assert_fails(create_pointed(t, 2, 0, &err), BL_ERR_SHAPE, "found in one way");
+    assert_fails(create_pointed(&t[1], 1, 1, &err), BL_ERR_USAGE, "n_spares is for pointers");
+    t[1] = pointed("w_scale", scales, 32, 1, 16);
+    t[1].entry_stride = 16;
+    assert_fails(create_pointed(t, 2, 2, &err), BL_ERR_SHAPE, "tensor w_scale: entries found by");
+    t[1].entry_stride = 0;
+    t[1].recomputed = 1;
+    assert_fails(create_pointed(t, 2, 2, &err), BL_ERR_USAGE, "this one is recomputed");
+    t[1].recomputed = 0;
+    t[1].scope = BL_SCOPE_EXPERT;
+    t[1].entries = 8;
+    assert_fails(create_pointed(t, 2, 2, &err), BL_ERR_USAGE, "per global expert");
+    t[0].row_stride = 4;
+    assert_fails(create_pointed(t, 1, 2, &err), BL_ERR_SHAPE, "cannot be viewed row by row");
+    t[0].row_stride = 16; /* every second row of each entry is another tensor's */
+    t[1] = pointed("w3", scales, 8, 4, 8);
+    t[1].row_stride = 16;
+    assert_ok(create_pointed(t, 2, 2, &err));
+    assert_fails(create_pointed(t, 1, (size_t)1 << 40, &err), BL_ERR_RANGE, "spares");
+}
+
+/* Layers by pointers share their spares: what one holds another must be able to hold. */
+static void test_layers_by_pointers_are_alike(void **state) {
+    (void)state;
+    bl_error err;
+    static void *others[8], *more[8];
+    bl_bundle b[2];
+    bl_tensor t[2] = {pointed("w", weights, 0, 4, 8), pointed("w_scale", scales, 32, 1, 16)};
+    const struct {
+        size_t rows, row_bytes, row_stride;
+        const char *name, *text;
+    } cases[] = {{4, 8, 0, "w", NULL},
+                 {8, 4, 0, "w", "layer"},
+                 {4, 8, 9, "w", "9 apart"},
+                 {4, 8, 0, "up", "tensor up: layer 3 has none such"}};
+    assert_ok(create(t, 2, &b[0], &err));
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        bl_tensor u[2] = {pointed(cases[c].name, others, 2048, cases[c].rows, cases[c].row_bytes),
+                          pointed("w_scale", more, 2048 + 40, 1, 16)};
+        u[0].row_stride = cases[c].row_stride;
+        assert_ok(create(u, 2, &b[1], &err));
+        if (cases[c].text == NULL)
+            assert_ok(bl_bundles_check_alike(b, 2, &err));
+        else
+            assert_fails(bl_bundles_check_alike(b, 2, &err), BL_ERR_SHAPE, cases[c].text);
+        bl_bundle_free(&b[1]);
+    }
+    const bl_tensor fewer[] = {pointed("w", others, 2048, 4, 8)};
+    assert_ok(create(fewer, 1, &b[1], &err));
+    assert_fails(bl_bundles_check_alike(b, 2, &err), BL_ERR_SHAPE, "tensor w_scale");
+    bl_bundle_free(&b[1]);
+    const bl_tensor by_base[] = {plain("w", memory, 6, 4, 8)};
+    assert_ok(create(by_base, 1, &b[1], &err));
+    assert_fails(bl_bundles_check_alike(b, 2, &err), BL_ERR_SHAPE, "declared in one way");
+    bl_bundle_free(&b[1]);
+    bl_bundle_free(&b[0]);
+}
+
 /* ---- copying --------------------------------------------------------------------------------- */
 
 /* Memory that only `copy` can reach: pointers to it are off by a constant, and so are its bytes. */
@@ -225,10 +330,10 @@ static void test_every_stretch(void **state) {
     memcpy(before, device, sizeof device);
     assert_ok(bl_bundle_read(&bundle, 1, 0, moved, 25, &err));
     assert_ok(bl_bundle_read(&bundle, 4, 0, kept, 25, &err));
-    assert_ok(bl_bundle_write(&bundle, 4, moved, &err));
+    assert_ok(bl_bundle_write(&bundle, 4, 0, moved, 25, &err));
     assert_ok(bl_bundle_read(&bundle, 4, 0, after, 25, &err));
     assert_memory_equal(after, moved, 25);
-    assert_ok(bl_bundle_write(&bundle, 4, kept, &err));
+    assert_ok(bl_bundle_write(&bundle, 4, 0, kept, 25, &err));
     assert_memory_equal(device, before, sizeof device); /* gaps and neighbours too */
     assert_ok(bl_bundle_copy(&bundle, 4, 1, &err));
     assert_ok(bl_bundle_read(&bundle, 4, 0, after, 25, &err));
@@ -258,8 +363,8 @@ static void test_scales_travel(void **state) {
     assert_ok(bl_bundle_read(&bundle, 1, 0, one, 48, &err));
     assert_int_equal(bundle.bytes, 48);
     assert_memory_not_equal(zero, one, 48);
-    assert_ok(bl_bundle_write(&bundle, 0, one, &err));
-    assert_ok(bl_bundle_write(&bundle, 1, zero, &err));
+    assert_ok(bl_bundle_write(&bundle, 0, 0, one, 48, &err));
+    assert_ok(bl_bundle_write(&bundle, 1, 0, zero, 48, &err));
     for (int row = 0; row < 4; row++) {
         assert_true((float)w[0][row][5] * scale[0][row] == 6.0f);
         assert_true((float)w[1][row][5] * scale[1][row] == 3.0f);
@@ -322,6 +427,8 @@ int main(void) {
         cmocka_unit_test(test_undeclared),
         cmocka_unit_test(test_views),
         cmocka_unit_test(test_tensors_over_each_other),
+        cmocka_unit_test(test_tables_of_pointers),
+        cmocka_unit_test(test_layers_by_pointers_are_alike),
         cmocka_unit_test(test_every_stretch),
         cmocka_unit_test(test_scales_travel),
         cmocka_unit_test(test_e4m3),

@@ -42,6 +42,7 @@ struct cluster {
     /* spoils what a rank declares */
     void (*spoil)(int rank, int layer, bl_tensor *tensors, int *n_tensors);
     bool may_fail_to_start;
+    bool by_pointers[MAX_RANKS]; /* spares: options.spares, half of them in each layer's tables */
 };
 
 static bool fine(const member *m) {
@@ -88,7 +89,10 @@ static int open_member(member *m) {
         int slots[MAX_RANKS], n_tensors = FOREIGN_TENSORS;
         for (int rank = 0; rank < all->n_ranks; rank++)
             slots[rank] = map->begin[rank + 1] - map->begin[rank];
-        m->foreign[l] = bl_foreign_new(map, m->rank, m->version);
+        m->foreign[l] = all->by_pointers[m->rank]
+                            ? bl_foreign_new_by_pointers(map, m->rank, m->version,
+                                                         (options.spares + 1 - l) / LAYERS)
+                            : bl_foreign_new(map, m->rank, m->version);
         bl_foreign_declare(m->foreign[l], tensors);
         if (all->spoil != NULL)
             all->spoil(m->rank, map->layer, tensors, &n_tensors);
@@ -98,6 +102,7 @@ static int open_member(member *m) {
         layer.expert = map->expert;
         layer.tensors = tensors;
         layer.n_tensors = n_tensors;
+        layer.n_spares = (size_t)m->foreign[l]->n_spares;
         if (bl_embed_add_layer(m->embed, &layer) < 0)
             break; /* the others are told by bl_embed_start() */
     }
@@ -282,6 +287,54 @@ static void test_many_moves(void **state) {
     cluster *all = new_cluster(3, 6, slots, experts);
     all->options.spares = 2;
     run_cluster(all, wander_body);
+}
+
+/* Pointers on all ranks, or on some: bundles are the same bytes either way. */
+static void test_moves_by_pointers(void **state) {
+    (void)state;
+    static const int slots[] = {3, 4, 2};
+    static const int32_t experts[] = {0, 1, 2, 3, 4, 5, 0, 1, 2};
+    for (int mixed = 0; mixed < 2; mixed++) {
+        cluster *all = new_cluster(3, 6, slots, experts);
+        all->options.spares = 2;
+        for (int rank = 0; rank < 3; rank++)
+            all->by_pointers[rank] = mixed == 0 || rank == 1;
+        run_cluster(all, wander_body);
+    }
+}
+
+/* What a step reads by the pointers it was given is there until the step after the next one begins,
+ * whatever moves meanwhile. */
+static void late_reader_body(member *m) {
+    static const int32_t goals[][4] = {{0, 2, 1, 3}, {3, 2, 1, 0}, {0, 1, 2, 3}};
+    void *at[LAYERS][2] = {{NULL}};
+    int8_t copy[LAYERS][2][FOREIGN_ROWS * FOREIGN_ROW_STRIDE];
+    for (int n = 0, quiet = 0, round = 0; n < 300; n++) {
+        int busy;
+        if (quiet > 2 && n < 250) {
+            apply(m, goals[round++ % 3]);
+            quiet = 0;
+        }
+        step(m, &busy);
+        quiet = busy ? 0 : quiet + 1;
+        for (int l = 0; l < LAYERS; l++) {
+            for (int slot = 0; slot < 2; slot++) { /* of the last step: still running */
+                if (at[l][slot] != NULL)
+                    EXPECT(m, memcmp(at[l][slot], copy[l][slot], sizeof copy[l][slot]) == 0);
+                at[l][slot] = bl_foreign_at(m->foreign[l], FOREIGN_W, slot);
+                memcpy(copy[l][slot], at[l][slot], sizeof copy[l][slot]);
+            }
+        }
+    }
+    EXPECT(m, m->embed->commits >= 2 * LAYERS);
+}
+
+static void test_pointers_outlive_their_step(void **state) {
+    (void)state;
+    cluster *all = new_cluster(2, 4, two_by_two, in_order);
+    all->options.spares = 1;
+    all->by_pointers[0] = all->by_pointers[1] = true;
+    run_cluster(all, late_reader_body);
 }
 
 /* ---- reloading ------------------------------------------------------------------------------- */
@@ -710,6 +763,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_experts_swap_ranks),
         cmocka_unit_test(test_many_moves),
+        cmocka_unit_test(test_moves_by_pointers),
+        cmocka_unit_test(test_pointers_outlive_their_step),
         cmocka_unit_test(test_reload_after_a_move),
         cmocka_unit_test(test_reload_in_the_middle_of_a_move),
         cmocka_unit_test(test_a_wrong_reload_is_named),

@@ -1,4 +1,5 @@
-/* The store over an engine's tensors: after any commit every slot holds its expert, whole. */
+/* The store over an engine's memory, contiguous tensors or tables of pointers: after any commit every
+ * slot holds its expert, whole. */
 #include "runtime/store.h"
 
 #include "core/rng.h"
@@ -28,10 +29,11 @@ static void declare(bl_foreign *foreign, bl_bundle *out) {
     layer.layer = foreign->layer;
     layer.tensors = tensors;
     layer.n_tensors = FOREIGN_TENSORS;
+    layer.n_spares = (size_t)foreign->n_spares;
     assert_ok(bl_bundle_create(&layer, &shape, NULL, NULL, out, &err));
 }
 
-static void open_bench(bench *b) {
+static void open_bench(bench *b, bool by_pointers) {
     bl_error err;
     const int layers[] = {3}, slots[] = {OWN, EXPERTS};
     *b = (bench){0};
@@ -40,7 +42,8 @@ static void open_bench(bench *b) {
         b->placement.layers[0].expert[i] = i < 4 ? i : BL_NO_EXPERT;
     for (int e = 0; e < EXPERTS; e++)
         b->placement.layers[0].expert[OWN + e] = e;
-    b->foreign[0] = bl_foreign_new(&b->placement.layers[0], 0, 1);
+    b->foreign[0] = by_pointers ? bl_foreign_new_by_pointers(&b->placement.layers[0], 0, 1, SPARES)
+                                : bl_foreign_new(&b->placement.layers[0], 0, 1);
     b->peer[0] = bl_foreign_new(&b->placement.layers[0], 1, 1);
     assert_non_null(b->foreign[0]);
     assert_non_null(b->peer[0]);
@@ -74,11 +77,13 @@ static int stage(bench *b, const bl_layer_placement *next, bl_arrival *arrivals)
         bl_arrival *a = &arrivals[n++];
         a->expert = expert;
         assert_ok(bl_store_reserve(b->store, &a->spare, &err));
-        unsigned char *spare = bl_store_spare(b->store, a->spare);
-        const size_t bytes = bl_store_bundle_bytes(b->store), half = bytes / 3;
-        assert_ok(bl_store_read_expert(b->other, 3, expert, 0, spare, half, &err));
-        assert_ok(
-            bl_store_read_expert(b->other, 3, expert, half, spare + half, bytes - half, &err));
+        unsigned char bundle[FOREIGN_BUNDLE_BYTES];
+        for (size_t at = 0, n_bytes; at < sizeof bundle; at += n_bytes) { /* pieces of any length */
+            n_bytes = 1 + (at * 7 + (size_t)expert) % 23;
+            n_bytes = n_bytes < sizeof bundle - at ? n_bytes : sizeof bundle - at;
+            assert_ok(bl_store_read_expert(b->other, 3, expert, at, bundle + at, n_bytes, &err));
+            assert_ok(bl_store_write_spare(b->store, a->spare, at, bundle + at, n_bytes, &err));
+        }
         uint64_t hash;
         assert_ok(bl_store_hash_expert(b->other, 3, expert, &hash, &err));
         assert_int_equal(bl_store_hash_spare(b->store, a->spare), hash);
@@ -121,11 +126,10 @@ static void commit_to(bench *b, const int32_t *own) {
 }
 
 static void test_paths_and_cycles(void **state) {
-    (void)state;
     bench b;
-    open_bench(&b);
+    open_bench(&b, *state != NULL);
     assert_int_equal(bl_store_bundle_bytes(b.store), FOREIGN_BUNDLE_BYTES);
-    assert_int_equal(bl_store_resident_bytes(b.store), (SPARES + 1) * 128);
+    assert_int_equal(bl_store_resident_bytes(b.store), *state != NULL ? 128 : (SPARES + 1) * 128);
     static const int32_t targets[][OWN] = {
         {0, 1, 2, 3, -1}, /* nothing */
         {1, 0, 3, 2, -1}, /* two cycles */
@@ -142,10 +146,9 @@ static void test_paths_and_cycles(void **state) {
 }
 
 static void test_random_commits(void **state) {
-    (void)state;
     bench b;
     bl_rng rng;
-    open_bench(&b);
+    open_bench(&b, *state != NULL);
     bl_rng_seed(&rng, 5);
     for (int round = 0; round < 2000; round++) {
         const bl_layer_placement *map = bl_store_map(b.store, 3);
@@ -170,11 +173,10 @@ static void test_random_commits(void **state) {
 
 /* A commit that is refused leaves tensors and pool as they are. */
 static void test_refusals_change_nothing(void **state) {
-    (void)state;
     bl_error err;
     bench b;
     bl_layer_placement next;
-    open_bench(&b);
+    open_bench(&b, *state != NULL);
     assert_ok(bl_layer_placement_copy(bl_store_map(b.store, 3), &next, &err));
     next.epoch++;
     next.expert[0] = 6;
@@ -193,11 +195,10 @@ static void test_refusals_change_nothing(void **state) {
 }
 
 static void test_recompute(void **state) {
-    (void)state;
     bl_error err;
     bench b;
     bl_store *none;
-    open_bench(&b);
+    open_bench(&b, *state != NULL);
     assert_fails(bl_store_create_over(&b.placement, 0, b.bundles, 1, NULL, NULL, &none, &err),
                  BL_ERR_USAGE, "tensor row_sum is recomputed");
     const int32_t same[] = {0, 1, 2, 3, -1}, other[] = {1, 0, 2, 3, 4};
@@ -218,12 +219,101 @@ static void test_recompute(void **state) {
     close_bench(&b);
 }
 
+/* By pointers nothing is copied at a commit: entries are found elsewhere, those displaced stay readable
+ * until they are retired, and then an arrival may be written there. */
+static void test_pointers_flip(void **state) {
+    (void)state;
+    bl_error err;
+    bench b;
+    bl_layer_placement next;
+    bl_arrival arrival[OWN];
+    open_bench(&b, true);
+    const int32_t full[] = {0, 1, 2, 3, 4};
+    commit_to(&b, full);
+    bl_foreign *f = b.foreign[0];
+    void *const spare = f->at[FOREIGN_W][OWN + 0], *const of_1 = f->at[FOREIGN_W][1];
+    void *const of_2 = f->at[FOREIGN_W][2], *const scale_of_1 = f->at[FOREIGN_W_SCALE][1];
+    int8_t before[FOREIGN_ROWS * FOREIGN_ROW_STRIDE];
+    void *all_before[OWN];
+    memcpy(before, of_1, sizeof before);
+    memcpy(all_before, f->at[FOREIGN_W], sizeof all_before);
+    assert_ok(bl_layer_placement_copy(bl_store_map(b.store, 3), &next, &err));
+    next.epoch++;
+    next.expert[1] = 7; /* in place of 1 */
+    next.expert[2] = 3; /* these change places */
+    next.expert[3] = 2;
+    assert_int_equal(stage(&b, &next, arrival), 1);
+    assert_null(bl_store_spare(b.store, arrival[0].spare));
+    assert_null(bl_store_expert(b.store, 3, 2));
+    assert_ok(bl_store_commit(b.store, &next, arrival, 1, &err));
+    assert_ptr_equal(f->at[FOREIGN_W][3], of_2);
+    for (int i = 0; i < OWN; i++)
+        assert_ptr_not_equal(f->at[FOREIGN_W][1], all_before[i]); /* it was a spare */
+    assert_ptr_equal(f->at[FOREIGN_W][OWN + 0], spare); /* behind the slots nothing is written */
+    assert_memory_equal(of_1, before, sizeof before);
+    check_all(&b);
+    bl_store_retire(b.store, 3);
+    bool is_spare_again = false; /* both tensors of the displaced bundle, together */
+    int taken[SPARES];
+    for (int i = 0; i < SPARES; i++) {
+        unsigned char bundle[FOREIGN_BUNDLE_BYTES];
+        assert_ok(bl_store_reserve(b.store, &taken[i], &err));
+        memset(bundle, 100 + i, sizeof bundle);
+        memcpy(bl_store_staging(b.store, taken[i]), bundle, sizeof bundle);
+        assert_ok(bl_store_staged(b.store, taken[i], &err));
+        is_spare_again =
+            is_spare_again || (*(int8_t *)of_1 == 100 + i && *(int8_t *)scale_of_1 == 100 + i);
+    }
+    assert_true(is_spare_again);
+    check_all(&b);
+    for (int i = 0; i < SPARES; i++)
+        bl_store_unreserve(b.store, taken[i]);
+    assert_fails(bl_store_write_spare(b.store, taken[0], 0, before, 1, &err), BL_ERR_STATE,
+                 "not reserved");
+    bl_layer_placement_free(&next);
+    close_bench(&b);
+}
+
+/* A rank without a free spare takes an arrival into the slot it gets. */
+static void test_a_slot_is_claimed(void **state) {
+    bl_error err;
+    bench b;
+    bl_layer_placement next;
+    bl_arrival arrival = {.expert = 6};
+    open_bench(&b, *state != NULL);
+    assert_fails(bl_store_claim(b.store, 3, OWN, &arrival.spare, &err), BL_ERR_STATE, "slot 5");
+    assert_ok(bl_layer_placement_copy(bl_store_map(b.store, 3), &next, &err));
+    assert_ok(bl_store_claim(b.store, 3, 2, &arrival.spare, &err));
+    assert_ok(bl_store_read_expert(b.other, 3, 6, 0, bl_store_staging(b.store, arrival.spare),
+                                   FOREIGN_BUNDLE_BYTES, &err));
+    assert_ok(bl_store_staged(b.store, arrival.spare, &err));
+    uint64_t hash;
+    assert_ok(bl_store_hash_expert(b.other, 3, 6, &hash, &err));
+    assert_int_equal(bl_store_hash_spare(b.store, arrival.spare), hash);
+    next.epoch++;
+    assert_fails(bl_store_commit(b.store, &next, &arrival, 1, &err), BL_ERR_STATE, "no slot");
+    next.expert[2] = 6;
+    assert_ok(bl_store_commit(b.store, &next, &arrival, 1, &err));
+    check_all(&b);
+    assert_int_equal(bl_store_spares_free(b.store), SPARES);
+    bl_store_retire(b.store, 3);
+    bl_layer_placement_free(&next);
+    const int32_t after[] = {6, 5, 4, 7, 0}; /* and nothing is left of it */
+    commit_to(&b, after);
+    close_bench(&b);
+}
+
+#define IN_BOTH_MODES(test)                                  \
+    cmocka_unit_test(test), {                                \
+#test " by pointers", test, NULL, NULL, &by_pointers \
+    }
+
 int main(void) {
+    static bool by_pointers = true;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_paths_and_cycles),
-        cmocka_unit_test(test_random_commits),
-        cmocka_unit_test(test_refusals_change_nothing),
-        cmocka_unit_test(test_recompute),
+        IN_BOTH_MODES(test_paths_and_cycles),        IN_BOTH_MODES(test_random_commits),
+        IN_BOTH_MODES(test_refusals_change_nothing), IN_BOTH_MODES(test_recompute),
+        IN_BOTH_MODES(test_a_slot_is_claimed),       cmocka_unit_test(test_pointers_flip),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

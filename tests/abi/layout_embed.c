@@ -66,6 +66,7 @@ int main(void) {
     FIELD(bl_tensor, row_stride);
     FIELD(bl_tensor, layout);
     FIELD(bl_tensor, recomputed);
+    FIELD(bl_tensor, pointers);
     STRUCT(bl_layer);
     FIELD(bl_layer, size);
     FIELD(bl_layer, layer);
@@ -76,6 +77,7 @@ int main(void) {
     FIELD(bl_layer, n_tensors);
     FIELD(bl_layer, inventory);
     FIELD(bl_layer, n_inventory);
+    FIELD(bl_layer, n_spares);
     STRUCT(bl_step_news);
     FIELD(bl_step_news, size);
     FIELD(bl_step_news, layer);
