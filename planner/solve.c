@@ -264,18 +264,6 @@ static bl_status search_and_prove(const bl_problem *problem, const bl_solve_opti
     return st == BL_OK ? plan_traffic(problem, options, solution, err) : st;
 }
 
-/* Search among experts in an order of their own, so that their ids do not matter. */
-static bl_status search_canonically(const bl_problem *problem, const bl_solve_options *options,
-                                    bl_solution *solution, bl_error *err) {
-    bl_canonical canonical;
-    BL_TRY(bl_canonical_create(problem, &canonical, err));
-    const bl_status st = search_and_prove(&canonical.problem, options, solution, err);
-    if (st >= 0)
-        bl_canonical_restore(&canonical, &solution->placement);
-    bl_canonical_free(&canonical);
-    return st;
-}
-
 static bl_status construct(const bl_problem *problem, const bl_solve_options *options,
                            bl_solution *solution, bl_error *err) {
     switch (options->algorithm) {
@@ -292,7 +280,7 @@ static bl_status construct(const bl_problem *problem, const bl_solve_options *op
     }
     if (problem->objective == BL_OBJECTIVE_TIME)
         return bl_timed_solve(problem, options, solution, err);
-    return search_canonically(problem, options, solution, err);
+    return search_and_prove(problem, options, solution, err);
 }
 
 /* Score and bound are sums in different orders: equal but for the last digits is equal. */
@@ -377,18 +365,48 @@ static bl_status check_request(const bl_problem *problem, const bl_solve_options
     return BL_OK;
 }
 
+static bl_status solve_once(const bl_problem *problem, const bl_solve_options *options,
+                            bl_solution *solution, bl_error *err) {
+    BL_TRY(bound(problem, solution, err));
+    const bl_status st = bl_problem_is_idle(problem) ? solve_idle(problem, solution, err)
+                                                     : construct(problem, options, solution, err);
+    BL_TRY(st);
+    BL_TRY(account(problem, solution, err));
+    return st;
+}
+
+/* Among experts and ranks in an order of their own, so that names do not matter. */
+static bl_status solve_canonically(const bl_problem *problem, const bl_solve_options *options,
+                                   bl_solution *solution, bl_error *err) {
+    bl_canonical canonical;
+    bl_error cause = BL_ERROR_INIT;
+    BL_TRY(bl_canonical_create(problem, &canonical, err));
+    bl_status st = solve_once(&canonical.problem, options, solution, &cause);
+    if (st >= 0) {
+        const bl_status restored =
+            bl_canonical_restore(&canonical, &solution->placement, solution->share, err);
+        st = restored < 0 ? restored : st;
+    } else if (err != NULL && err->code >= 0) {
+        *err = cause;
+        if (cause.expert >= 0)
+            err->expert = canonical.expert[cause.expert];
+    }
+    bl_canonical_free(&canonical);
+    return st;
+}
+
 bl_status bl_solve(const bl_problem *problem, const bl_solve_options *options, bl_solution *out,
                    bl_error *err) {
     BL_TRY(check_request(problem, options, err));
+    const bool named = options->algorithm != BL_ALG_AUTO && options->algorithm != BL_ALG_SEARCH &&
+                       options->algorithm != BL_ALG_EXACT;
     bl_solution solution = {0};
-    bl_status st = bound(problem, &solution, err);
-    if (st >= 0)
-        st = bl_problem_is_idle(problem) ? solve_idle(problem, &solution, err)
-                                         : construct(problem, options, &solution, err);
-    const bl_status scored = st < 0 ? st : account(problem, &solution, err);
-    if (scored < 0) {
+    const bl_status st = named || bl_problem_is_idle(problem)
+                             ? solve_once(problem, options, &solution, err)
+                             : solve_canonically(problem, options, &solution, err);
+    if (st < 0) {
         bl_solution_free(&solution);
-        return scored;
+        return st;
     }
     *out = solution;
     return st;

@@ -27,6 +27,9 @@
 #define EASY_SCENARIOS 8
 /* Temperatures, as parts of T: one change makes the more of it, the fewer slots there are. */
 #define HOTTEST_PER_SLOT 0.3
+/* Few slots have few ways round a barrier: hotter, and it takes no time. */
+#define FEW_SLOTS 32
+#define HOTTEST_PER_FEW 1.5
 #define GENTLE_PER_SLOT 0.02 /* also where moves have a price */
 #define COLDEST_PER_SLOT 0.002
 #define NORM_PART 0.25
@@ -375,8 +378,8 @@ static int64_t default_proposals(const timed_search *t) {
 
 static bl_status anneal(timed_search *t, const bl_timed_search_options *options) {
     const int64_t proposals = options->proposals > 0 ? options->proposals : default_proposals(t);
-    const double hottest =
-        t->move_price > 0.0 || options->gentle ? GENTLE_PER_SLOT : HOTTEST_PER_SLOT;
+    const double hot = t->state.n_slots > FEW_SLOTS ? HOTTEST_PER_SLOT : HOTTEST_PER_FEW;
+    const double hottest = t->move_price > 0.0 || options->gentle ? GENTLE_PER_SLOT : hot;
     const double cooling = log(COLDEST_PER_SLOT / hottest);
     const double start = hottest / t->state.n_slots * t->cost;
     const bool has_spares = t->state.n_slots > t->state.n_experts;
