@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 static bl_status read_stream(FILE *in, const char *path, size_t max_bytes, char **data_p,
@@ -248,4 +249,11 @@ bl_status bl_write_file(const char *path, const void *data, size_t bytes, bl_err
         return bl_fail_at(err, BL_ERR_IO, bl_at(path), "cannot write: %s", strerror(why));
     }
     return bl_file_commit(&file, err);
+}
+
+bool bl_may_be_leaving(int *tries) {
+    if (++*tries > 100)
+        return false;
+    nanosleep(&(struct timespec){0, 50000000}, NULL);
+    return true;
 }

@@ -47,6 +47,11 @@ void bl_file_discard(bl_file *file); /* safe after commit or on a zeroed handle 
 bl_status bl_check_output(const char *output, const char *const *inputs, int n_inputs,
                           bl_error *err);
 
+/* What a killed process held, a lock or a socket, is free only when its memory is torn down: a while
+ * after its parent was told of its death. Who takes over what is in use tries again as long as this
+ * says so, for 5 s from the first call on; it sleeps in between. *tries starts as 0. */
+bool bl_may_be_leaving(int *tries);
+
 /* Write a whole buffer to `path` by the same rules. */
 bl_status bl_write_file(const char *path, const void *data, size_t bytes, bl_error *err);
 

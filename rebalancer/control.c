@@ -1,6 +1,7 @@
 /* The server's sockets. */
 #include "rebalancer/control_parts.h"
 
+#include "core/io.h"
 #include "core/mem.h"
 #include "core/progress.h"
 
@@ -105,39 +106,54 @@ static void unlock_path(const char *path, int lock) {
     close(lock);
 }
 
-/* Make room at `path`: nothing there, or a socket that nobody serves any more, or nobody but the process
- * `replaces`. */
-static bl_status clear_path(const char *path, const struct sockaddr_un *address, int64_t replaces,
-                            bl_error *err) {
-    struct stat info;
-    if (lstat(path, &info) != 0)
-        return BL_OK;
-    if (!S_ISSOCK(info.st_mode))
-        return bl_fail_at(err, BL_ERR_STATE, bl_at(path), "exists and is no socket");
+/* Whether somebody other than the process `replaces` serves the socket at `path`; errno says why
+ * that cannot be told. */
+typedef enum served { SERVED_NO, SERVED_YES, SERVED_UNKNOWN } served;
+static served is_served(const struct sockaddr_un *address, int64_t replaces) {
     const int fd = bl_control_socket();
     if (fd < 0)
-        return bl_fail(err, BL_ERR_IO, "cannot make a socket: %s", strerror(errno));
+        return SERVED_UNKNOWN;
     set_nonblocking(fd); /* a server too busy to accept is a living one */
     const int rc = connect(fd, (const struct sockaddr *)address, sizeof *address);
     const int why = errno;
     const bool lost = rc == 0 && replaces > 0 && bl_control_peer(fd).pid == replaces;
     close(fd);
-    if (rc == 0 && !lost)
+    errno = why;
+    if (rc == 0)
+        return lost ? SERVED_NO : SERVED_YES;
+    return why == ECONNREFUSED ? SERVED_NO : SERVED_UNKNOWN;
+}
+
+/* Make room at `path`: nothing there, or a socket that nobody serves any more, or nobody but the process
+ * `replaces`. */
+static bl_status clear_path(const char *path, const struct sockaddr_un *address, int64_t replaces,
+                            served *by, bl_error *err) {
+    struct stat info;
+    *by = SERVED_NO;
+    if (lstat(path, &info) != 0)
+        return BL_OK;
+    if (!S_ISSOCK(info.st_mode))
+        return bl_fail_at(err, BL_ERR_STATE, bl_at(path), "exists and is no socket");
+    *by = is_served(address, replaces);
+    if (*by == SERVED_YES)
         return bl_fail_at(err, BL_ERR_STATE, bl_at(path),
                           "a running cluster answers there already; choose another --socket");
-    if (rc != 0 && why != ECONNREFUSED)
-        return bl_fail_at(err, BL_ERR_STATE, bl_at(path), "is in use: %s", strerror(why));
+    if (*by == SERVED_UNKNOWN)
+        return bl_fail_at(err, BL_ERR_STATE, bl_at(path), "is in use: %s", strerror(errno));
     unlink(path);
     return BL_OK;
 }
 
+/* Unlike who takes the path over, this does not wait for anybody to leave it. */
 void bl_control_sweep(const char *path) {
     struct sockaddr_un address;
+    struct stat info;
     int lock;
     if (bl_control_address(path, &address, NULL) < 0 || access(path, F_OK) != 0 ||
         lock_path(path, &lock, NULL) < 0)
         return;
-    clear_path(path, &address, 0, NULL);
+    if (lstat(path, &info) == 0 && S_ISSOCK(info.st_mode) && is_served(&address, 0) == SERVED_NO)
+        unlink(path);
     unlock_path(path, lock);
 }
 
@@ -157,13 +173,24 @@ static bl_status listen_at(bl_control *control, const struct sockaddr_un *addres
 }
 
 /* Alone at the path: from the look for a leftover until somebody can connect. */
-static bl_status take_path(bl_control *control, const struct sockaddr_un *address, bl_error *err) {
+static bl_status try_path(bl_control *control, const struct sockaddr_un *address, served *by,
+                          bl_error *err) {
     int lock;
     BL_TRY(lock_path(control->path, &lock, err));
-    bl_status st = clear_path(control->path, address, control->cluster.replaces_pid, err);
+    bl_status st = clear_path(control->path, address, control->cluster.replaces_pid, by, err);
     if (st >= 0)
         st = listen_at(control, address, err);
     unlock_path(control->path, lock);
+    return st;
+}
+
+static bl_status take_path(bl_control *control, const struct sockaddr_un *address, bl_error *err) {
+    int tries = 0;
+    served by = SERVED_NO;
+    bl_status st;
+    do
+        st = try_path(control, address, &by, err);
+    while (st < 0 && by == SERVED_YES && bl_may_be_leaving(&tries));
     return st;
 }
 

@@ -210,7 +210,11 @@ static void *write_queue(void *user) {
 
 static bl_status lock_file(const bl_journal *journal, bl_error *err) {
     /* not fcntl: its locks are lost when the file, opened once more to be read, is closed */
-    if (flock(journal->fd, LOCK_EX | LOCK_NB) == 0)
+    int tries = 0, rc;
+    do
+        rc = flock(journal->fd, LOCK_EX | LOCK_NB);
+    while (rc != 0 && errno == EWOULDBLOCK && bl_may_be_leaving(&tries));
+    if (rc == 0)
         return BL_OK;
     if (errno == EWOULDBLOCK)
         return bl_fail_at(err, BL_ERR_STATE, bl_at(journal->path),

@@ -13,12 +13,11 @@ serve() { # OPTION...
     "$ballast" run -n 4 --model $model --prompts "$work/prompts" --max-tokens 24 --repeat 100000 \
         --socket "$socket" "$@" >"$work/run.out" 2>"$work/run.err" &
     run_pid=$!
-    for _ in $(seq 600); do
-        [ "$(status state 2>/dev/null)" = stable ] && return 0
-        sleep 0.05
-    done
+    eventually is_stable 2>/dev/null && return 0
+    sed 's/^/# /' "$work/run.err"
     return 1
 }
+is_stable() { [ "$(status state)" = stable ]; }
 stop() { # its exit code is the run's
     kill -TERM $run_pid
     wait $run_pid

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# tap.sh: sourced by shell tests. `check NAME COMMAND...` runs a command and reports it in TAP;
+# tap.sh: sourced by shell tests. `check NAME COMMAND...` runs a command and reports it in TAP; `eventually` waits;
 # `skip NAME WHY` reports a skipped one; `finish` prints the plan and exits.
 n=0 bad=0
 check() {
@@ -33,6 +33,14 @@ fails_with() {
     fi
     echo "# exit $rc, stderr: $err"
     return 1
+}
+# eventually COMMAND...: tries the command until it succeeds; a machine may be slow, so long: two minutes.
+eventually() {
+    local end=$((SECONDS + 120))
+    until "$@"; do
+        [ $SECONDS -lt $end ] || return 1
+        sleep 0.05
+    done
 }
 ballast=$(realpath "${BALLAST:?}") # scripts may change their directory
 work=$(mktemp -d)

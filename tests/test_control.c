@@ -17,6 +17,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -527,6 +528,31 @@ static void test_starters_at_once(void **state) {
     }
 }
 
+/* Killed, its parent has been told, and its memory is being torn down: its socket still answers. */
+static void test_a_dying_server_is_awaited(void **state) {
+    (void)state;
+    bl_error err;
+    bl_control *control;
+    char path[512], byte;
+    int ready[2], how;
+    snprintf(path, sizeof path, "%s.4", f.path);
+    assert_int_equal(pipe(ready), 0);
+    const pid_t server = fork();
+    if (server == 0) {
+        if (bl_control_open(path, &cluster, &control, &err) < 0 || write(ready[1], "", 1) != 1)
+            _exit(1);
+        nanosleep(&(struct timespec){0, 300000000}, NULL);
+        _exit(0);
+    }
+    assert_int_equal(read(ready[0], &byte, 1), 1);
+    assert_ok(bl_control_open(path, &cluster, &control, &err));
+    bl_control_close(control, NULL);
+    assert_int_equal(waitpid(server, &how, 0), server);
+    assert_int_equal(how, 0);
+    close(ready[0]);
+    close(ready[1]);
+}
+
 static void test_socket_of_another_run_stays(void **state) {
     (void)state;
     bl_error err;
@@ -598,6 +624,7 @@ int main(void) {
         TEST(test_a_lost_server_is_replaced),
         TEST(test_stale_socket_is_replaced),
         TEST(test_starters_at_once),
+        TEST(test_a_dying_server_is_awaited),
         TEST(test_socket_of_another_run_stays),
         TEST(test_last_words),
         TEST(test_server_that_stands_still),

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -89,6 +90,33 @@ static void test_a_run_goes_on_where_the_last_one_was(void **state) {
     assert_true(past.ended);
     bl_journal_close(journal);
     bl_placement_free(&p);
+}
+
+/* Killed, its parent has been told, and its memory is being torn down: its files are still held. */
+static void test_a_dying_owner_is_awaited(void **state) {
+    (void)state;
+    bl_error err;
+    bl_journal *journal;
+    bl_journal_past past;
+    const char *path = three_records("journal.6");
+    int ready[2];
+    char byte;
+    assert_int_equal(pipe(ready), 0);
+    const pid_t owner = fork();
+    if (owner == 0) {
+        if (bl_journal_open(path, NULL, &past, &journal, &err) < 0 || write(ready[1], "", 1) != 1)
+            _exit(1);
+        nanosleep(&(struct timespec){0, 300000000}, NULL);
+        _exit(0);
+    }
+    assert_int_equal(read(ready[0], &byte, 1), 1);
+    assert_ok(bl_journal_open(path, NULL, &past, &journal, &err));
+    bl_journal_close(journal);
+    int how;
+    assert_int_equal(waitpid(owner, &how, 0), owner);
+    assert_int_equal(how, 0);
+    close(ready[0]);
+    close(ready[1]);
 }
 
 /* However much of the last record is missing, it is cut, and the ones before are there. */
@@ -180,6 +208,7 @@ static void test_a_full_disk(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_run_goes_on_where_the_last_one_was),
+        cmocka_unit_test(test_a_dying_owner_is_awaited),
         cmocka_unit_test(test_a_torn_end_is_cut),
         cmocka_unit_test(test_damage_is_named),
         cmocka_unit_test(test_other_shapes_are_refused),

@@ -74,13 +74,11 @@ check "without a cluster there is one line that says so" fails_with "no cluster 
 # ---- abort ------------------------------------------------------------------------------------
 
 check "a cluster that moves slowly starts" start --spares 1 --move-bytes 4K
+four_moves() { [ "$(status moves_done)" -ge 4 ]; }
 aborted() {
     apply "$(plan 40)" --wait >/dev/null &
     local waiting=$!
-    for _ in $(seq 200); do
-        [ "$(status moves_done)" -ge 4 ] 2>/dev/null && break
-        sleep 0.05
-    done
+    eventually four_moves 2>/dev/null
     fails_with "another move is under way" "$ballast" apply "$(plan 41)" --socket "$socket" || return 1
     : >"$work/apply.err"
     "$ballast" abort --socket "$socket" || return 1
@@ -104,7 +102,8 @@ check "without spares a move is refused" refused "has no spare buffer" "$(plan 5
 kill -KILL $run_pid
 wait $run_pid 2>/dev/null
 run_pid=
-for _ in $(seq 100); do "$ballast" status --socket "$socket" >/dev/null 2>&1 || break; sleep 0.05; done
+silent() { ! "$ballast" status --socket "$socket" >/dev/null 2>&1; }
+eventually silent
 check "a killed run leaves its socket behind" [ -S "$socket" ]
 check "and the next one takes it over" start --spares 1
 check "it ends well" stop

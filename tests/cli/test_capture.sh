@@ -6,13 +6,6 @@ engine=$BUILD/tests/tools/busy_engine
 ring=clicap-$$
 dir() { mkdir -p "$work/$1" && echo "$work/$1"; }
 rings() { ls /dev/shm/ballast-trace-"$ring"* 2>/dev/null; }
-wait_for() { # COMMAND...: until it succeeds, at most 20 s
-    for _ in $(seq 400); do
-        "$@" && return 0
-        sleep 0.05
-    done
-    return 1
-}
 key() { grep -o "\"$2\":[^,}]*" "$1" | head -1 | cut -d: -f2; }
 
 # Two ranks, found by a pattern; the ledger of the answer balances with what the engines counted.
@@ -43,7 +36,7 @@ modes() {
     "$ballast" record --ring "$ring.0" --wait 20s --live "$ring" -o "$(dir modes)" --json \
         >"$work/modes.json" 2>"$work/err" &
     recorder=$!
-    wait_for test -s "$work/modes/rank-00000.000001.blt" &&
+    eventually test -s "$work/modes/rank-00000.000001.blt" &&
         "$ballast" record --ring "$ring.*" --sample 1/4 --counts --set-only --json | grep -q '"rings": *1' &&
         sleep 0.3 && "$ballast" record --ring "$ring.0" --sample 1/1 --set-only 2>/dev/null && sleep 0.3
     local ok=$?
@@ -102,7 +95,7 @@ second() { # a second recorder says who has the ring
     local engine_pid=$! ok
     sleep 0.2
     "$ballast" record --ring "$ring.*" --wait 20s -o "$(dir first)" 2>/dev/null &
-    wait_for test -s "$work/first/rank-00000.000001.blt" &&
+    eventually test -s "$work/first/rank-00000.000001.blt" &&
         fails_with "reads the ring" "$ballast" record --ring "$ring.*" -o "$work/second" &&
         fails_with "reads the ring" "$ballast" record --ring "$ring.*" -o "$work/first"
     ok=$?
@@ -119,7 +112,7 @@ status() {
     "$ballast" record --ring "$ring.0" --wait 20s -o "$(dir status)" --status "$work/status.json" --json \
         >"$work/answer.json" 2>"$work/err" &
     local recorder=$!
-    wait_for grep -q '"over":false' "$work/status.json" 2>/dev/null
+    eventually grep -q '"over":false' "$work/status.json" 2>/dev/null
     ok=$?
     [ "$(key "$work/status.json" rings)" -eq 1 ] && [ "$(key "$work/status.json" written)" -gt 0 ] || ok=1
     kill $recorder
@@ -128,7 +121,7 @@ status() {
         [ "$(key "$work/status.json" written)" = "$(key "$work/answer.json" written)" ] || ok=1
     "$ballast" record --ring "$ring.0" --wait 20s -o "$work/status" --status "$work/none/x" 2>"$work/err" &
     recorder=$!
-    wait_for grep -q "cannot write the status" "$work/err" || ok=1
+    eventually grep -q "cannot write the status" "$work/err" || ok=1
     kill -9 $engine_pid
     wait $recorder || ok=1
     wait
@@ -146,7 +139,7 @@ full_disk() { # OPTION...
     "$ballast" record --ring "$ring.0" --wait 20s --rotate-size 32K "$@" -o "$work/disk/rec" --json \
         >"$work/full.json" 2>"$work/full.err" &
     local recorder=$!
-    wait_for grep -q "NOT WRITING" "$work/full.err"
+    eventually grep -q "NOT WRITING" "$work/full.err"
     local ok=$?
     [ $ok -eq 0 ] && cp "$work"/disk/rec/*.000001.blt "$work/first.blt" && "$ballast" stat "$work/first.blt" >/dev/null
     ok=$?
@@ -171,7 +164,7 @@ full_disk() { # OPTION...
 }
 mkdir -p "$work/disk"
 if in_small_disk 64k true 2>/dev/null; then
-    export -f full_disk wait_for key in_small_disk
+    export -f full_disk eventually key in_small_disk
     export work ring engine ballast
     check "a full disk is waited out" in_small_disk 256k bash -c full_disk
     check "a guard for free space stops before it is full" in_small_disk 640k bash -c 'full_disk --min-free 64K'

@@ -25,10 +25,7 @@ start() {
             "$BUILD/examples/$1" "$work/network" "$socket" >"$work/out.$rank" 2>"$work/err.$rank" &
         pids+=($!)
     done
-    for _ in $(seq 600); do
-        grep -qs serving "$work/err.0" && return 0
-        sleep 0.05
-    done
+    eventually grep -qs serving "$work/err.0" && return 0
     cat "$work"/err.*
     return 1
 }

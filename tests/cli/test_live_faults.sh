@@ -6,13 +6,7 @@
 
 plan() { "$BUILD/tests/tools/random_plan" "$1" $model 4 16 0 >"$work/plan.$1" && echo "$work/plan.$1"; }
 start() { serve --batch 2 --slots 64 "$@"; }
-until_moving() {
-    for _ in $(seq 400); do
-        [ "$(status outcome)" = running ] && [ "$(status moves_done)" -ge 2 ] && return 0
-        sleep 0.02
-    done
-    return 1
-}
+moving() { [ "$(status outcome)" = running ] && [ "$(status moves_done)" -ge 2 ]; }
 ranks() { cat /proc/$run_pid/task/*/children; }
 for prompt in c english french html json python; do
     [ -s "$work/prompts" ] && echo ---
@@ -46,7 +40,7 @@ storm() {
     local pids=() failed=0 pid
     "$ballast" apply "$(plan 1)" --force --wait --socket "$socket" >"$work/applied" 2>"$work/applied.err" &
     local waiting=$!
-    until_moving
+    eventually moving
     for _ in $(seq 300); do
         "$ballast" status --socket "$socket" >/dev/null 2>>"$work/storm.err" &
         pids+=($!)
@@ -62,7 +56,7 @@ check "300 at once are all answered, and the one who waits for its move is not d
 interrupted() {
     "$ballast" apply "$(plan 2)" --force --wait --socket "$socket" >/dev/null 2>"$work/int.err" &
     local pid=$!
-    until_moving
+    eventually moving
     kill -TERM $pid
     wait $pid
     [ $? -eq 1 ] && grep -q "apply: no longer waiting; the move goes on$" "$work/int.err" &&
@@ -80,7 +74,7 @@ asleep() { # all ranks stand still, for less than they count as lost
     kill -STOP $all
     sleep 0.3
     kill -TERM $pid
-    timeout 2 tail --pid=$pid -f /dev/null
+    timeout 60 tail --pid=$pid -f /dev/null
     rc=$?
     kill -CONT $all
     wait $pid && [ $rc -eq 0 ]
@@ -101,21 +95,16 @@ fi
 
 # ---- a leader that stops ------------------------------------------------------------------------
 
-answered() { # the socket is still held by the stopped process
-    for _ in $(seq 100); do
-        timeout 1 "$ballast" status --socket "$socket" 2>/dev/null | grep -q '^lost      rank 0$' && return 0
-        sleep 0.1
-    done
-    return 1
-}
+# the socket is still held by the stopped process
+rank_0_is_lost() { timeout 5 "$ballast" status --socket "$socket" 2>/dev/null | grep -q '^lost      rank 0$'; }
 first=$(ranks)
 first=${first%% *}
 kill -STOP "$first"
-check "the next rank answers operators for a stopped leader" answered
+check "the next rank answers operators for a stopped leader" eventually rank_0_is_lost
 kill -CONT "$first"
-gone() { for _ in $(seq 100); do kill -0 "$first" 2>/dev/null || return 0; sleep 0.1; done; return 1; }
-check "the leader stops serving when it wakes up" gone
-check "and leaves the socket alone" answered
+gone() { ! kill -0 "$first" 2>/dev/null; }
+check "the leader stops serving when it wakes up" eventually gone
+check "and leaves the socket alone" eventually rank_0_is_lost
 ends() { # having lost a rank
     kill -TERM $run_pid
     wait $run_pid

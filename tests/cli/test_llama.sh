@@ -29,10 +29,7 @@ routing() {
     timeout 60 "$BUILD/tests/llama/trace_llama" "${LLAMA_HOME:-build/llama}/lib" "llama-$$" "$work/moe.gguf" \
         <"$work/go" >"$work/scores" 2>"$work/llama.err" &
     local engine=$!
-    for _ in $(seq 600); do # it has made its file when it has the ring
-        [ -e "$work/trace/rank-00000.000001.blt" ] && break
-        sleep 0.1
-    done
+    eventually test -e "$work/trace/rank-00000.000001.blt" # it has made its file when it has the ring
     echo >&3
     wait $engine || { cat "$work/llama.err"; kill %1; return 1; }
     wait

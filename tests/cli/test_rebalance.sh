@@ -11,15 +11,6 @@ prompts() { # TOPIC COUNT: prompts of 60 bytes from one text
     done >>"$work/prompts"
 }
 start() { serve --batch 4 --slots 40 "$@"; }
-wait_for() { # TEXT FILE: within 30 s
-    for _ in $(seq 600); do
-        grep -qE "$1" "$2" && return 0
-        sleep 0.05
-    done
-    echo "# no $1 in:"
-    sed 's/^/# /' "$2"
-    return 1
-}
 
 # ---- a topic shift ------------------------------------------------------------------------------
 # Half of the prompts are Python, then French: other experts. The cluster follows, no token changes,
@@ -115,16 +106,14 @@ once() {
         ! grep -vE '^(# (HELP|TYPE) ballast_[a-z_]+ .+|ballast_[a-z_]+(\{[a-z]+="[^"]*"\})? [0-9.e+-]+)$' "$work/metrics"
 }
 check "metrics are what Prometheus reads" once
+connect() { { exec 3<>"/dev/tcp/127.0.0.1/$1"; } 2>/dev/null; }
 http() {
     local port=$((20000 + RANDOM % 20000)) got= server
     "$ballast" metrics --socket "$socket" --listen 127.0.0.1:$port 2>/dev/null &
     server=$!
-    for _ in $(seq 100); do
-        { exec 3<>/dev/tcp/127.0.0.1/$port; } 2>/dev/null && break
-        sleep 0.05
-    done
+    eventually connect $port
     printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
-    got=$(timeout 10 cat <&3)
+    got=$(timeout 120 cat <&3)
     exec 3>&-
     kill $server
     wait $server

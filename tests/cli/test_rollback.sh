@@ -24,7 +24,7 @@ check "24 rows of ten experts" [ "$(grep -cE '^([0-9]+ ){10}$' "$work/before")" 
 "$BUILD/tests/tools/lying_socket" "$socket" "$work/lies" &
 liar_pid=$!
 controlled() {
-    for _ in $(seq 100); do [ -S "$work/lies" ] && break; sleep 0.05; done
+    eventually test -S "$work/lies"
     timeout 120 "$ballast" rebalance --auto --moves 1 --rest 0 --socket "$work/lies" >"$work/lines" 2>"$work/lines.err"
 }
 check "a controller that is lied to moves" controlled

@@ -23,15 +23,13 @@ check "run -n 4 is four processes" four_processes
 
 # Start a run that goes on until it is stopped, and wait until it serves, which shows in its trace;
 # sets `launcher` and `pids`.
+has_trace() { [ "$(stat -c %s "$work/long.blt" 2>/dev/null || echo 0)" -gt 2000 ]; }
 start_long_run() { # RANKS
     rm -f "$work/long.blt"
     "$ballast" run --model $model -n "$1" --prompts $model/prompts/mixed.txt --repeat 1000000 \
         --record "$work/long.blt" >"$work/long.out" 2>"$work/long.err" &
     launcher=$!
-    for _ in $(seq 600); do
-        [ "$(stat -c %s "$work/long.blt" 2>/dev/null || echo 0)" -gt 2000 ] && break
-        sleep 0.1
-    done
+    eventually has_trace
     pids=$(cat /proc/$launcher/task/*/children)
 }
 stop_long_run() {
