@@ -205,7 +205,9 @@ static const bl_opt OPTIONS[] = {
      .type = BL_OPT_STRING,
      AT(record),
      .metavar = "OUT.blt",
-     .help = "record the routing of all ranks into this trace"},
+     .help =
+         "record the routing of all ranks into this trace; with a launcher's ranks a directory, "
+         "in which each makes a file"},
     {.name = "transport",
      .type = BL_OPT_CHOICE,
      AT(transport),
@@ -345,6 +347,7 @@ static bl_status make_job(const run_options *o, bl_run_job *job, bl_error *err) 
     job->window_steps = (int)o->window;
     job->deadline_s = DEADLINE_S;
     job->silence_s = o->silence_s;
+    job->needs_socket = o->automatic;
     BL_TRY(check_options(o, err));
     BL_TRY(load_config(job, err));
     const bl_run_place place = {o->plan, o->topology, o->slots, o->rule};
@@ -566,30 +569,29 @@ static bl_status write_results(const run_options *o, const bl_run_job *job,
     return BL_LIMIT;
 }
 
-/* How the recorder ended. */
-typedef struct recording {
-    bl_recorder_totals totals;
-    bl_status status;
-    bl_error error;
-} recording;
-
 /* Run the ranks, and the recorder beside them. When it fails while they serve, they serve on, and
  * `trace` says it. */
 static bl_status run_ranks(const run_options *o, bl_run_job *job, bl_run_join *join,
-                           bl_run_report *reports, recording *trace, bl_error *err) {
-    if (join->found && (o->record != NULL || o->automatic))
-        return bl_fail(err, BL_ERR_UNSUPPORTED, "--record and --auto are for ranks that -n starts");
-    if (join->found)
-        return bl_run_join_run(job, join, reports, err);
-    if (o->record != NULL)
+                           bl_run_report *reports, bl_run_trace *trace, bl_error *err) {
+    bl_run_auto *automatic = NULL;
+    if (o->record != NULL && join->found)
+        BL_TRY(bl_run_recorder_open_rank(o->record, join->options.rank, &job->recorder, err));
+    else if (o->record != NULL)
         BL_TRY(bl_run_recorder_open(o->record, job->n_ranks, &job->recorder, err));
+    bl_status st = BL_OK;
     if (o->automatic)
-        BL_TRY(bl_run_auto_open(o->socket, o->rest_s, &job->automatic, err));
-    const bl_status st = o->transport == TRANSPORT_LOCAL ? run_threads(job, reports, err)
-                                                         : run_processes(job, reports, err);
-    bl_run_auto_close(job->automatic);
-    job->automatic = NULL;
-    trace->status = bl_run_recorder_close(job->recorder, &trace->totals, &trace->error);
+        st = bl_run_auto_open(o->socket, o->rest_s, &automatic, err);
+    if (join->found)
+        job->led = automatic;
+    else
+        job->automatic = automatic;
+    if (st >= 0)
+        st = join->found                       ? bl_run_join_run(job, join, reports, trace, err)
+             : o->transport == TRANSPORT_LOCAL ? run_threads(job, reports, err)
+                                               : run_processes(job, reports, err);
+    bl_run_auto_close(automatic, st >= 0);
+    if (job->recorder != NULL)
+        trace->status = bl_run_recorder_close(job->recorder, &trace->totals, &trace->error);
     job->recorder = NULL;
     if (trace->status < 0 && st == BL_ERR_PEER) { /* ranks saw only that it was gone */
         *err = trace->error;
@@ -602,7 +604,7 @@ static bl_status run(void *options, int n_args, char **args, bl_error *err) {
     const run_options *o = options;
     bl_run_job job = {0};
     bl_run_report *reports = NULL;
-    recording trace = {.error = BL_ERROR_INIT};
+    bl_run_trace trace = {.error = BL_ERROR_INIT};
     bl_run_join join;
     (void)n_args, (void)args;
     bl_interrupts_install(); /* the ranks stop, and the recording is closed */
@@ -613,7 +615,7 @@ static bl_status run(void *options, int n_args, char **args, bl_error *err) {
     if (st >= 0)
         st = run_ranks(o, &job, &join, reports, &trace, err);
     const bool lost_trace = st >= 0 && trace.status < 0;
-    const bool prints = !join.found || join.options.rank == 0;
+    const bool prints = !join.found || join.collects;
     if (st < 0 && job.some_lost && !o->json) /* of JSON there is one object: the error */
         write_results(o, &job, reports, &trace.totals, NULL);
     if (st >= 0 && prints && !(lost_trace && o->json))

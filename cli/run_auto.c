@@ -4,6 +4,7 @@
 #include "core/mem.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 
 #define START_S 60.0
@@ -39,20 +40,24 @@ static void *thread_main(void *user) {
 }
 
 void bl_run_auto_start(bl_run_auto *a) {
-    if (a == NULL)
+    sigset_t all, before;
+    if (a == NULL || a->started)
         return;
+    sigfillset(&all); /* signals are for the thread that is here already */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
     a->started = pthread_create(&a->thread, NULL, thread_main, a) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (!a->started)
         a->status = bl_fail(&a->error, BL_ERR_NOMEM, "cannot start its thread");
 }
 
-void bl_run_auto_close(bl_run_auto *a) {
+void bl_run_auto_close(bl_run_auto *a, bool tell) {
     if (a == NULL)
         return;
     atomic_store(&a->stop, true);
     if (a->started)
         pthread_join(a->thread, NULL);
-    if (a->status < 0 && a->status != BL_ERR_PEER && a->status != BL_ERR_ABORTED) {
+    if (tell && a->status < 0 && a->status != BL_ERR_PEER && a->status != BL_ERR_ABORTED) {
         char text[1024];
         bl_error_format(&a->error, text, sizeof text);
         fprintf(stderr, "ballast run: rebalancing ended: %s\n", text);

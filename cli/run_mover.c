@@ -35,8 +35,8 @@ static json_t *model_to_json(const bl_run_job *job) {
                      "moe_intermediate_size", c->inner);
 }
 
-/* A socket that was asked for must open. The usual one may be another run's: then this run serves on
- * without. */
+/* A socket that was asked for, or that a controller needs, must open. The usual one may be another
+ * run's: then this run serves on without. */
 static bl_status open_socket(const bl_run_mover *mover, const bl_control_cluster *cluster,
                              bl_control **out, bl_error *err) {
     char usual[256], text[1024];
@@ -44,6 +44,8 @@ static bl_status open_socket(const bl_run_mover *mover, const bl_control_cluster
     if (mover->job->socket != NULL)
         return bl_control_open(mover->job->socket, cluster, out, err);
     bl_control_default_path(usual, sizeof usual);
+    if (mover->job->needs_socket)
+        return bl_control_open(usual, cluster, out, err);
     if (bl_control_open(usual, cluster, out, &why) < 0) {
         bl_error_format(&why, text, sizeof text);
         fprintf(stderr, "ballast run: serving without a control socket: %s\n", text);
@@ -69,7 +71,9 @@ static bl_status open_control(bl_run_mover *mover, bl_error *err) {
                                         .host = job->sites.host,
                                         .node = job->sites.node,
                                         .journal = mover->journal};
-    return open_socket(mover, &cluster, &mover->control, err);
+    BL_TRY(open_socket(mover, &cluster, &mover->control, err));
+    bl_run_auto_start(job->led);
+    return BL_OK;
 }
 
 /* The others have to know whose socket it is: a rank that was stopped and is lost still holds it. */

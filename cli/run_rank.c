@@ -196,13 +196,16 @@ bl_status bl_run_rank(const bl_run_job *job, int self, bl_run_connect_fn *connec
         st = connect(user, &rank.transport, err);
     if (st >= 0)
         st = run(&rank, err);
+    bl_run_tracer_close(&rank.tracer);
     if (st >= 0 && job->collect != NULL)
-        st = job->collect(job->collect_user, rank.transport, job->deadline_s, &rank.report, err);
+        st =
+            job->collect(job->collect_user, rank.transport,
+                         rank.mover.recovery != NULL ? bl_recovery_lost(rank.mover.recovery) : NULL,
+                         &rank.report, err);
     if (st < 0 && rank.transport != NULL) /* a peer that stands still takes no leave either */
         bl_transport_set_deadline(rank.transport, FAREWELL_S);
     const bool others_go_on = st < 0 && bl_run_mover_wanted(job);
     bl_run_mover_close(&rank.mover);
-    bl_run_tracer_close(&rank.tracer);
     bl_engine_free(rank.engine);
     bl_store_free(rank.store);
     bl_qwen3_free(rank.model);

@@ -56,14 +56,17 @@ typedef struct bl_run_job {
     int32_t *tokens; /* [n_tokens], or NULL */
     int n_tokens;
 
-    /* Optional: called when the rank is done, while the ranks still stand in connection. */
-    bl_status (*collect)(void *user, bl_transport *transport, double deadline_s,
+    /* Optional: called when the rank is done and traces nothing more, while the ranks still stand in
+     * connection. lost[n_ranks]: those without which the others went on; NULL: none. */
+    bl_status (*collect)(void *user, bl_transport *transport, const bool *lost,
                          const bl_run_report *mine, bl_error *err);
     void *collect_user;
 
     bl_run_recorder *recorder; /* borrowed, or NULL: routing is not recorded */
     bool some_lost;            /* told by the launcher's side: ranks died, the others went on */
     bl_run_auto *automatic;    /* the launcher's, or NULL: nothing moves by itself */
+    bl_run_auto *led;          /* the same without a launcher: the rank that answers starts it */
+    bool needs_socket;         /* there must be one, in the usual place too */
 } bl_run_job;
 
 void bl_run_job_free(bl_run_job *job); /* safe on a zeroed struct */

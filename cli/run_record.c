@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -22,9 +23,9 @@
 
 struct bl_run_recorder {
     char *path;
-    int n_ranks;
-    char name[48]; /* rings are called name.rank */
-    int go[2];     /* a pipe: one byte for each rank, once the recorder is attached */
+    int first_rank, n_ranks; /* those it records */
+    char name[48];           /* rings are called name.rank */
+    int go[2];               /* a pipe: one byte for each rank, once the recorder is attached */
     bool started, running;
     pthread_t thread;
     atomic_bool over; /* all ranks have ended */
@@ -59,11 +60,12 @@ static void sweep_rings(void) {
     closedir(dir);
 }
 
-bl_status bl_run_recorder_open(const char *path, int n_ranks, bl_run_recorder **out,
+static bl_status open_recorder(const char *path, int first_rank, int n_ranks, bl_run_recorder **out,
                                bl_error *err) {
     bl_run_recorder *recorder;
     BL_TRY(BL_CALLOC(recorder, 1, err));
     sweep_rings();
+    recorder->first_rank = first_rank;
     recorder->n_ranks = n_ranks;
     recorder->error = BL_ERROR_INIT;
     snprintf(recorder->name, sizeof recorder->name, "run.%ld", (long)getpid());
@@ -81,6 +83,30 @@ bl_status bl_run_recorder_open(const char *path, int n_ranks, bl_run_recorder **
     return BL_OK;
 }
 
+bl_status bl_run_recorder_open(const char *path, int n_ranks, bl_run_recorder **out,
+                               bl_error *err) {
+    return open_recorder(path, 0, n_ranks, out, err);
+}
+
+bl_status bl_run_recorder_open_rank(const char *directory, int rank, bl_run_recorder **out,
+                                    bl_error *err) {
+    char path[4096];
+    struct stat info;
+    if (mkdir(directory, 0777) != 0 && errno != EEXIST)
+        return bl_fail_at(err, BL_ERR_IO, bl_at(directory), "cannot make the directory: %s",
+                          strerror(errno));
+    if (stat(directory, &info) != 0 || !S_ISDIR(info.st_mode))
+        return bl_fail_at(err, BL_ERR_IO, bl_at(directory),
+                          "is no directory; ranks that a launcher started record into one, each "
+                          "into a file of its own");
+    if (snprintf(path, sizeof path, "%s/rank-%05d.000001.blt", directory, rank) >= (int)sizeof path)
+        return bl_fail_at(err, BL_ERR_RANGE, bl_at(directory), "the name is too long");
+    if (stat(path, &info) == 0)
+        return bl_fail_at(err, BL_ERR_STATE, bl_at(path),
+                          "an earlier recording is there; name another directory or move it away");
+    return open_recorder(path, rank, 1, out, err);
+}
+
 void bl_run_recorder_forked(bl_run_recorder *recorder) {
     if (recorder != NULL)
         close(recorder->go[1]);
@@ -95,9 +121,9 @@ static void nap(void) {
 static bl_status attach_all(bl_run_recorder *recorder, bl_recorder *file, bool *all,
                             bl_error *err) {
     *all = false;
-    for (int rank = 0; rank < recorder->n_ranks; rank++) {
+    for (int i = 0; i < recorder->n_ranks; i++) {
         char ring[64];
-        snprintf(ring, sizeof ring, "%s.%d", recorder->name, rank);
+        snprintf(ring, sizeof ring, "%s.%d", recorder->name, recorder->first_rank + i);
         for (;;) {
             bl_error attempt = BL_ERROR_INIT;
             const bl_status st = bl_recorder_attach(file, ring, &attempt);
@@ -179,9 +205,10 @@ bl_status bl_run_recorder_close(bl_run_recorder *recorder, bl_recorder_totals *t
     if (st < 0 && err != NULL)
         *err = recorder->error;
     *totals = recorder->totals;
-    for (int rank = 0; rank < recorder->n_ranks; rank++) { /* of ranks that died */
+    for (int i = 0; i < recorder->n_ranks; i++) { /* of ranks that died */
         char object[96];
-        snprintf(object, sizeof object, BL_RING_PREFIX "%s.%d", recorder->name, rank);
+        snprintf(object, sizeof object, BL_RING_PREFIX "%s.%d", recorder->name,
+                 recorder->first_rank + i);
         shm_unlink(object);
     }
     close(recorder->go[0]);

@@ -8,6 +8,10 @@
  *
  *     launcher:  open ── fork ranks ── start ─ attach to all ── go ── drain ...... ── close
  *     ranks:                └─ tracer_open, waits ──────────────┴─ steps ... ── tracer_close
+ *
+ * Ranks that others started (run_join.h) have no launcher, and may be on several hosts: there each
+ * records itself, into a file of its own in a directory (tracer/stream.h reads it as one trace), and the
+ * recorder is a thread beside the rank.
  */
 #ifndef BL_CLI_RUN_RECORD_H
 #define BL_CLI_RUN_RECORD_H
@@ -21,6 +25,10 @@ typedef struct bl_run_recorder bl_run_recorder;
 
 /* Before the ranks are forked or started; no thread runs yet. Removes rings that killed runs left. */
 bl_status bl_run_recorder_open(const char *path, int n_ranks, bl_run_recorder **out, bl_error *err);
+/* For a single rank, into DIRECTORY/rank-00003.000001.blt; the directory is made if it is missing. A
+ * file of that rank that is there is BL_ERR_STATE. */
+bl_status bl_run_recorder_open_rank(const char *directory, int rank, bl_run_recorder **out,
+                                    bl_error *err);
 /* After. What goes wrong is said by close. NULL is fine. */
 void bl_run_recorder_start(bl_run_recorder *recorder);
 /* After the last rank has ended: drain, close the file, free. The recorder's own error comes first,

@@ -83,9 +83,9 @@ static void print_text(const json_t *s) {
     print_lost(json_object_get(s, "lost"));
     print_imbalance(json_object_get(s, "imbalance"));
     print_move(s);
-    printf("rank 0    %lld bytes sent, %lld received, at most %lld in a step; longest pause %.0f "
+    printf("rank %-4lld %lld bytes sent, %lld received, at most %lld in a step; longest pause %.0f "
            "us; %lld holds, longest %.0f us\n",
-           number(rank, "sent_bytes"), number(rank, "received_bytes"),
+           number(rank, "number"), number(rank, "sent_bytes"), number(rank, "received_bytes"),
            number(rank, "max_step_bytes"), json_number_value(json_object_get(rank, "max_step_us")),
            number(rank, "holds"), json_number_value(json_object_get(rank, "max_hold_us")));
 }

@@ -152,7 +152,7 @@ typedef struct bl_control_epochs {
  *   elapsed_s, rate (bytes per second), eta_s (null when not moving), longest_step_us: of that move
  *   imbalance  {"before","now","predicted"}: max/mean of rows over ranks; null when not known
  *   drained  no moves start; living: ranks that serve, lost: ranks that were lost
- *   rank     what the answering rank has measured: sent_bytes, received_bytes, max_step_bytes,
+ *   rank     who answers: number; and what it has measured: sent_bytes, received_bytes, max_step_bytes,
  *            max_step_us (longest bl_agent_at_step), holds, max_hold_us, stray */
 json_t *bl_control_answer(bl_control_request *request, bool may_wait,
                           const bl_control_cluster *cluster, bl_control_epochs *epochs,

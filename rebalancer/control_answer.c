@@ -288,11 +288,12 @@ static json_t *status_to_json(const bl_agent_status *s, const bl_control_cluster
     if (s->outcome == BL_TX_ABORTED && s->layers_done > 0)
         snprintf(partial, sizeof partial, "%d/%d", s->layers_done, s->n_layers);
     json_t *rank =
-        json_pack("{s:I, s:I, s:I, s:f, s:I, s:f, s:I}", "sent_bytes", (json_int_t)s->sent_bytes,
-                  "received_bytes", (json_int_t)s->received_bytes, "max_step_bytes",
-                  (json_int_t)s->max_step_bytes, "max_step_us", (double)s->max_step_ns * 1e-3,
-                  "holds", (json_int_t)s->holds, "max_hold_us", (double)s->max_hold_ns * 1e-3,
-                  "stray", (json_int_t)s->stray);
+        json_pack("{s:i, s:I, s:I, s:I, s:f, s:I, s:f, s:I}", "number",
+                  bl_agent_leader(agent), /* it answers */
+                  "sent_bytes", (json_int_t)s->sent_bytes, "received_bytes",
+                  (json_int_t)s->received_bytes, "max_step_bytes", (json_int_t)s->max_step_bytes,
+                  "max_step_us", (double)s->max_step_ns * 1e-3, "holds", (json_int_t)s->holds,
+                  "max_hold_us", (double)s->max_hold_ns * 1e-3, "stray", (json_int_t)s->stray);
     json_t *made = json_pack(
         "{s:b, s:s, s:s, s:o, s:o, s:I, s:o, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:I, "
         "s:I, s:I, s:o}",

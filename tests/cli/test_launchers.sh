@@ -56,8 +56,99 @@ alone() {
         cmp "$work/one.txt" "$work/alone.txt"
 }
 check "a launcher of one process is passed by" alone
-check "a trace of joined ranks is refused" fails_with "are for ranks that -n starts" \
-    torch 1 "$ballast" run --model $model --prompts $model/prompts/json.txt --record "$work/x.blt"
+
+# ---- recording and rebalancing without a launcher -----------------------------------------------
+
+pids=()
+start_torch() { # OPTION...: four ranks; sets pids
+    local rank
+    for rank in 0 1 2 3; do
+        env RANK=$rank WORLD_SIZE=4 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port "$ballast" run --model $model "$@" \
+            >"$work/out.$rank" 2>"$work/err.$rank" &
+        pids[rank]=$!
+    done
+}
+end_torch() { # all end well
+    local rank bad=0
+    for rank in 0 1 2 3; do
+        wait ${pids[rank]} || bad=1
+        sed "s/^/# rank $rank: /" "$work/err.$rank"
+    done
+    pids=()
+    return $bad
+}
+figures() { "$ballast" stat "$1" | sed 1d; }
+recorded() {
+    start_torch --prompts $model/prompts/mixed.txt --max-tokens 8 --record "$work/traces" --json
+    end_torch || return 1
+    run -n 4 --record "$work/one.blt" >/dev/null
+    [ "$(ls "$work/traces" | tr '\n' ' ')" = "rank-00000.000001.blt rank-00001.000001.blt rank-00002.000001.blt rank-00003.000001.blt " ] &&
+        cmp <(figures "$work/traces") <(figures "$work/one.blt") &&
+        grep -q '"trace":{"pushed":384,"written":384,"dropped":0,"rejected":0}' "$work/out.0"
+}
+check "each rank records into its file of a directory: the trace that -n makes" recorded
+check "a directory with an earlier recording is refused" fails_with "an earlier recording is there" \
+    torch 1 "$ballast" run --model $model --prompts $model/prompts/json.txt --record "$work/traces"
+check "and so is a file" fails_with "is no directory" \
+    torch 1 "$ballast" run --model $model --prompts $model/prompts/json.txt --record "$work/one.blt"
+
+socket=$work/s
+answered() { # TEXT: status says so
+    local try
+    for try in $(seq 600); do
+        "$ballast" status --socket "$socket" 2>/dev/null | grep -qE "$1" && return 0
+        kill -0 ${pids[1]} 2>/dev/null || break
+        sleep 0.05
+    done
+    echo "# never: $1"
+    "$ballast" status --socket "$socket" 2>&1 | sed 's/^/# /'
+    return 1
+}
+for i in $(seq 12); do
+    [ $i -gt 1 ] && echo ---
+    tail -c +$((i * 12 + 1)) $model/prompts/chinese.txt | head -c 60 | tr -d '\n'
+    echo
+done >"$work/chinese"
+"$ballast" run -n 4 --model $model --prompts "$work/chinese" --max-tokens 24 >"$work/reference"
+# Whole texts are the reference's, cut ones begin like them; those of rank 0 are lost with it.
+same_as_reference() { # FILE
+    awk -v n=12 '
+        BEGIN { RS = "(^|\n)---\n" }
+        { sub(/\n$/, "") }
+        NR == FNR { want[NR - 1] = $0; next }
+        { i = FNR - 1; text = want[i % n]
+          if (i % 4 != 0 && $0 == text) full++
+          else if (substr(text, 1, length($0)) != $0) { print "# text " i " differs"; bad = 1 } }
+        END { print "# " full + 0 " texts are equal"; exit bad || full < 4 }' "$work/reference" "$1"
+}
+moves_by_itself() { answered '^move [0-9]+ +moved' && grep -q "^window .*: move: imbalance" "$work/err.0"; }
+# The controller goes with rank 0; rank 1 answers, has one of its own, and prints at the end.
+taken_over() {
+    kill -9 ${pids[0]}
+    wait ${pids[0]} 2>/dev/null
+    answered '^lost +rank 0$' && answered '^rank 1 '
+}
+collected() {
+    local rank bad=0
+    kill -TERM ${pids[1]}
+    wait ${pids[1]} && bad=1
+    for rank in 2 3; do
+        wait ${pids[rank]} || bad=1
+        sed "s/^/# rank $rank: /" "$work/err.$rank"
+    done
+    pids=()
+    grep -q "^ballast run: rank 0 was lost; the others went on" "$work/err.1" || bad=1
+    sed "s/^/# rank 1: /" "$work/err.1"
+    [ $bad -eq 0 ] && same_as_reference "$work/out.1"
+}
+trap 'kill -9 "${pids[@]}" 2>/dev/null; rm -rf "$work"' EXIT
+start_torch --prompts "$work/chinese" --max-tokens 24 --repeat 100000 --slots 48 --spares 2 --auto \
+    --rest 0 --window 16 --socket "$socket"
+check "--auto moves experts from a thread of rank 0" moves_by_itself
+check "rank 0 is killed: the next one answers" taken_over
+check "and prints what the survivors answered, which is right" collected
+check "a socket that --auto needs must open" fails_with "no-such-dir" env BALLAST_SOCKET="$work/no-such-dir/s" \
+    "$ballast" run -n 2 --model $model --prompts $model/prompts/json.txt --spares 1 --auto
 
 if command -v mpirun >/dev/null; then
     mpirun --allow-run-as-root --oversubscribe -n 4 "$ballast" run --model $model \
@@ -109,7 +200,6 @@ survivors_name_it() { # PREFIX
     [ $bad -eq 0 ] && [ $((SECONDS - start)) -lt 25 ] # 2 s, and what a busy machine adds
 }
 endless="--prompts $model/prompts/mixed.txt --repeat 1000000"
-pids=()
 # Who is named hangs on who hears first; instrumented ranks are too slow for two seconds of silence.
 if [[ $BUILD != *address* ]] && hosts_work; then
     trap 'kill -9 "${pids[@]}" 2>/dev/null; hosts_down; rm -rf "$work"' EXIT
