@@ -207,6 +207,7 @@ bl_status bl_run_join_run(bl_run_job *job, bl_run_join *join, bl_run_report *rep
     job->recorder = NULL;
     if (st >= 0 && join->collects)
         st = name_the_lost(&j, job, err);
+    job->collect_user = NULL;
     free(j.lost);
     return st;
 }
