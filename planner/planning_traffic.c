@@ -34,7 +34,7 @@ bl_status bl_planning_attach(const bl_planning *r, bl_planning_job *j, bl_error 
         goto done;
     j->problem.sources = &j->sources;
     j->problem.sites = r->options->sites;
-    j->problem.dispatch = (int)r->options->dispatch;
+    j->problem.dispatch = r->options->dispatch;
     j->problem.few_remote = true;
 done:
     free(group);

@@ -13,6 +13,7 @@ passed=0 failed=0 skipped=0
 for program in "$@"; do
     name=$(basename "$program")
     log=$logs/$name.log
+    start=$SECONDS
     timeout "${TEST_TIMEOUT:-900}" "$program" >"$log" 2>&1 </dev/null
     rc=$?
     # cmocka reports a skipped test as "not ok 3 # SKIP name".
@@ -26,7 +27,7 @@ for program in "$@"; do
     elif [ $((good + bad + skip)) -eq 0 ]; then
         bad=1
     fi
-    printf '%-32s %4d passed %3d failed %3d skipped\n' "$name" "$good" "$bad" "$skip"
+    printf '%-32s %4d passed %3d failed %3d skipped %5d s\n' "$name" "$good" "$bad" "$skip" $((SECONDS - start))
     grep '# SKIP' "$log" | sed -E 's/^(not )?ok [0-9]* *-* */    skipped: /; s/ *# SKIP */ /'
     if [ "$bad" -gt 0 ]; then
         echo "---- $name (exit $rc), from $log:"
