@@ -63,6 +63,8 @@ bl_status bl_run_report_encode(const bl_run_report *report, unsigned char **data
     put(&to, log->steps, log->n_steps, sizeof *log->steps);
     put(&to, log->bytes_to, 2 * (size_t)log->n_ranks, sizeof *log->bytes_to);
     put(&to, log->rows, log->n_steps * (size_t)log->n_layers, sizeof *log->rows);
+    put(&to, log->active, log->n_steps * (size_t)log->n_layers, sizeof *log->active);
+    put(&to, log->times, log->n_timed * (size_t)log->n_layers, sizeof *log->times);
     put(&to, report->logits, report->n_logits, sizeof *report->logits);
     put(&to, report->topk, report->n_topk, sizeof *report->topk);
     put(&to, log->completions, (size_t)log->n_completions, sizeof *log->completions);
@@ -153,26 +155,48 @@ static bl_status take_completions(reader *from, bl_serve_log *log) {
     return BL_OK;
 }
 
-static bl_status take_all(reader *from, bl_run_report *report) {
-    bl_serve_log *log = &report->log;
+/* An array of every layer of `steps` steps. */
+static bl_status take_layers(reader *from, size_t item_bytes, int n_layers, size_t steps,
+                             void **items_p) {
+    size_t n;
+    BL_TRY(take(from, item_bytes, items_p, &n));
+    if (n / (size_t)n_layers != steps || n % (size_t)n_layers != 0)
+        return bl_fail(from->err, BL_ERR_PARSE, "a rank's report is damaged");
+    return BL_OK;
+}
+
+static bl_status take_steps(reader *from, bl_serve_log *log) {
     void *items;
-    size_t n_rows, n_bytes_to;
-    BL_TRY(take_numbers(from, report));
+    size_t n_bytes_to;
     BL_TRY(take(from, sizeof *log->steps, &items, &log->n_steps));
     log->steps = items;
     BL_TRY(take(from, sizeof *log->bytes_to, &items, &n_bytes_to));
     log->bytes_to = items;
     if (n_bytes_to != 2 * (size_t)log->n_ranks)
         return bl_fail(from->err, BL_ERR_PARSE, "a rank's report is damaged");
-    BL_TRY(take(from, sizeof *log->rows, &items, &n_rows));
+    bl_status st = take_layers(from, sizeof *log->rows, log->n_layers, log->n_steps, &items);
     log->rows = items;
-    if (n_rows / (size_t)log->n_layers != log->n_steps || n_rows % (size_t)log->n_layers != 0)
-        return bl_fail(from->err, BL_ERR_PARSE, "a rank's report is damaged");
+    BL_TRY(st);
+    st = take_layers(from, sizeof *log->active, log->n_layers, log->n_steps, &items);
+    log->active = items;
+    BL_TRY(st);
+    const size_t n_timed = log->n_steps < BL_SERVE_TIMED ? log->n_steps : BL_SERVE_TIMED;
+    st = take_layers(from, sizeof *log->times, log->n_layers, n_timed, &items);
+    log->times = items;
+    BL_TRY(st);
+    log->n_timed = n_timed;
+    return BL_OK;
+}
+
+static bl_status take_all(reader *from, bl_run_report *report) {
+    void *items;
+    BL_TRY(take_numbers(from, report));
+    BL_TRY(take_steps(from, &report->log));
     BL_TRY(take(from, sizeof *report->logits, &items, &report->n_logits));
     report->logits = items;
     BL_TRY(take(from, sizeof *report->topk, &items, &report->n_topk));
     report->topk = items;
-    BL_TRY(take_completions(from, log));
+    BL_TRY(take_completions(from, &report->log));
     if (from->left != 0)
         return bl_fail(from->err, BL_ERR_PARSE, "a rank's report has %zu bytes too many",
                        from->left);
@@ -194,11 +218,16 @@ bl_status bl_run_report_decode(const unsigned char *data, size_t bytes, bl_run_r
 
 bl_status bl_run_report_of_lost(const bl_run_report *other, bl_run_report *out, bl_error *err) {
     const bl_serve_log *log = &other->log;
+    const size_t n_rows = log->n_steps * (size_t)log->n_layers;
     bl_run_report report = {.log = {.n_layers = log->n_layers, .n_steps = log->n_steps}};
-    BL_TRY(BL_CALLOC(report.log.steps, log->n_steps, err));
-    if (BL_CALLOC(report.log.rows, log->n_steps * (size_t)log->n_layers, err) < 0) {
-        free(report.log.steps);
-        return BL_ERR_NOMEM;
+    bl_status st = BL_CALLOC(report.log.steps, log->n_steps, err);
+    if (st >= 0)
+        st = BL_CALLOC(report.log.rows, n_rows, err);
+    if (st >= 0)
+        st = BL_CALLOC(report.log.active, n_rows, err);
+    if (st < 0) {
+        bl_run_report_free(&report);
+        return st;
     }
     for (size_t step = 0; step < log->n_steps; step++)
         report.log.steps[step] =

@@ -31,6 +31,14 @@ void *bl_calloc(size_t n, size_t item_bytes);
 /* Grow the array *items (of *capacity items) to hold at least `needed`; doubles, keeps content. */
 bl_status bl_grow(void **items, size_t *capacity, size_t needed, size_t item_bytes, bl_error *err);
 
+/* The same on an array of any type, which need not be a void pointer; its status goes to `st`. */
+#define BL_GROW(st, array, capacity, needed, err)                               \
+    do {                                                                        \
+        void *items_ = (array);                                                 \
+        (st) = bl_grow(&items_, &(capacity), (needed), sizeof *(array), (err)); \
+        (array) = items_;                                                       \
+    } while (0)
+
 typedef struct bl_arena bl_arena;
 
 /* An arena that takes its memory from the heap in blocks of about block_bytes (0: a default). */

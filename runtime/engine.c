@@ -46,7 +46,10 @@ struct bl_engine {
     float *angles;   /* [n_rows][head_dim] */
     float *heads;    /* [n_rows][q_width], then the same for the attention's output */
     float *scores;   /* [max_positions] */
-    int32_t *load;   /* [n_layers] rows computed */
+    uint64_t attended;
+    int32_t *load;      /* [n_layers] rows computed */
+    int32_t *active;    /* [n_layers] experts that had rows */
+    uint64_t *layer_ns; /* [n_layers][BL_N_STAGES] */
 };
 
 /* ---- life ---------------------------------------------------------------------------------- */
@@ -74,6 +77,8 @@ static bl_status allocate(bl_engine *engine, bl_error *err) {
     BL_TRY(BL_CALLOC(engine->notes, n_ranks, err));
     BL_TRY(BL_CALLOC(engine->sharing, c->n_layers, err));
     BL_TRY(BL_CALLOC(engine->load, c->n_layers, err));
+    BL_TRY(BL_CALLOC(engine->active, c->n_layers, err));
+    BL_TRY(BL_CALLOC(engine->layer_ns, (size_t)c->n_layers * BL_N_STAGES, err));
     BL_TRY(BL_CALLOC(engine->scores, c->max_positions, err));
     const bl_moe_shape shape = {.hidden = c->hidden,
                                 .inner = c->inner,
@@ -145,6 +150,8 @@ void bl_engine_free(bl_engine *engine) {
     free(engine->heads);
     free(engine->scores);
     free(engine->load);
+    free(engine->active);
+    free(engine->layer_ns);
     free(engine);
 }
 
@@ -244,12 +251,14 @@ static bl_status lay_out(bl_engine *engine, const bl_chunk *chunks, int n_chunks
         return bl_fail(err, BL_ERR_RANGE, "%zu tokens in one step are too many", n_rows);
     BL_TRY(reserve_rows(engine, n_rows, err));
     size_t r = 0;
+    engine->attended = 0;
     for (int i = 0; i < n_chunks; i++) {
         for (int t = 0; t < chunks[i].n_tokens; t++, r++) {
             const int position = engine->length[chunks[i].sequence] + t;
             const uint16_t *embedding =
                 bl_qwen3_embedding(engine->model) + (size_t)chunks[i].tokens[t] * hidden;
             engine->row[r] = (token_row){chunks[i].sequence, position};
+            engine->attended += (uint64_t)position + 1;
             bl_rope_angles(c->rope_theta, head_dim, (size_t)position,
                            engine->angles + r * head_dim);
             for (size_t h = 0; h < hidden; h++)
@@ -349,8 +358,10 @@ static bl_status refresh_sharing(bl_engine *engine, const bl_layer_placement *ma
 
 static bl_status experts(bl_engine *engine, int layer, bl_error *err) {
     bl_moe *moe = &engine->moe;
+    uint64_t before[BL_N_STAGES], *layer_ns = engine->layer_ns + (size_t)layer * BL_N_STAGES;
     const bl_qwen3_layer *w = bl_qwen3_layer_of(engine->model, layer);
     const bl_layer_placement *map = bl_store_map(engine->store, layer);
+    memcpy(before, moe->stage_ns, sizeof before);
     BL_TRY(refresh_sharing(engine, map, err));
     norm_rows(engine, w->post_norm);
     BL_TRY(bl_moe_begin(moe, map, engine->sharing[layer].sharing, engine->n_rows, err));
@@ -364,6 +375,9 @@ static bl_status experts(bl_engine *engine, int layer, bl_error *err) {
     BL_TRY(bl_moe_combine(moe, err));
     bl_moe_unpermute(moe, engine->residual);
     engine->load[layer] = bl_moe_rows(moe);
+    engine->active[layer] = bl_moe_active(moe);
+    for (int stage = 0; stage < BL_N_STAGES; stage++)
+        layer_ns[stage] = moe->stage_ns[stage] - before[stage];
     return BL_OK;
 }
 
@@ -429,9 +443,15 @@ bl_status bl_engine_step(bl_engine *engine, const bl_chunk *chunks, int n_chunks
                          bl_step_result *result, bl_error *err) {
     const bl_moe *moe = &engine->moe;
     const uint64_t start = bl_now_ns();
-    bl_step_result made = {.step = engine->step, .rows = engine->load};
+    const size_t n_layers = (size_t)engine->config->n_layers;
+    bl_step_result made = {.step = engine->step,
+                           .rows = engine->load,
+                           .active = engine->active,
+                           .layer_ns = engine->layer_ns};
     bl_moe_reset_counters(&engine->moe);
-    memset(engine->load, 0, (size_t)engine->config->n_layers * sizeof *engine->load);
+    memset(engine->load, 0, n_layers * sizeof *engine->load);
+    memset(engine->active, 0, n_layers * sizeof *engine->active);
+    memset(engine->layer_ns, 0, n_layers * BL_N_STAGES * sizeof *engine->layer_ns);
     BL_TRY(lay_out(engine, chunks, n_chunks, err));
     BL_TRY(exchange_notes(engine, left, &made, err));
     const uint64_t layers_start = bl_now_ns();
@@ -442,6 +462,7 @@ bl_status bl_engine_step(bl_engine *engine, const bl_chunk *chunks, int n_chunks
         engine->length[chunks[i].sequence] += chunks[i].n_tokens;
     engine->step++;
     made.n_tokens = engine->n_rows;
+    made.attended = engine->attended;
     memcpy(made.stage_ns, moe->stage_ns, sizeof made.stage_ns);
     made.sent_bytes = moe->cost.bytes;
     made.sent_rows = moe->cost.rows;

@@ -79,7 +79,11 @@ struct bl_step_result {
     uint64_t stage_ns[BL_N_STAGES];             /* over all layers */
     uint64_t sent_bytes, sent_rows, n_messages; /* to other ranks, dispatch and combine */
     const uint64_t *bytes_to; /* [2][n_ranks] sent_bytes by rank: dispatch, combine; as rows */
-    const int32_t *rows; /* [n_layers] rows this rank's experts computed; until the next step */
+    uint64_t attended; /* tokens that this rank's tokens looked back at, themselves included */
+    /* by layer, until the next step: */
+    const int32_t *rows;      /* [n_layers] rows this rank's experts computed */
+    const int32_t *active;    /* [n_layers] experts of this rank that had rows */
+    const uint64_t *layer_ns; /* [n_layers][BL_N_STAGES] */
 };
 
 typedef struct bl_engine bl_engine;

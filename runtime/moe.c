@@ -76,23 +76,15 @@ void bl_moe_reset_counters(bl_moe *moe) {
     moe->cost = (bl_hop_cost){.bytes_to = bytes_to};
 }
 
-/* bl_grow() on a typed array. */
-#define GROW(st, array, capacity, needed, err)                                  \
-    do {                                                                        \
-        void *items_ = (array);                                                 \
-        (st) = bl_grow(&items_, &(capacity), (needed), sizeof *(array), (err)); \
-        (array) = items_;                                                       \
-    } while (0)
-
 static bl_status grow_tokens(bl_moe *moe, size_t assignments, bl_error *err) {
     bl_status st;
-    GROW(st, moe->ids, moe->ids_capacity, assignments, err);
+    BL_GROW(st, moe->ids, moe->ids_capacity, assignments, err);
     if (st >= 0)
-        GROW(st, moe->weights, moe->weights_capacity, assignments, err);
+        BL_GROW(st, moe->weights, moe->weights_capacity, assignments, err);
     if (st >= 0)
-        GROW(st, moe->slot, moe->slot_capacity, assignments, err);
+        BL_GROW(st, moe->slot, moe->slot_capacity, assignments, err);
     if (st >= 0)
-        GROW(st, moe->item, moe->item_capacity, assignments, err);
+        BL_GROW(st, moe->item, moe->item_capacity, assignments, err);
     return st;
 }
 
@@ -196,7 +188,7 @@ static bl_status pass_on(bl_moe *moe, bl_error *err) {
         const int n = moe->far.n_received[peer];
         int n_rows = 0;
         bl_status st;
-        GROW(st, moe->passed, moe->passed_capacity, (size_t)n_passed + (size_t)n, err);
+        BL_GROW(st, moe->passed, moe->passed_capacity, (size_t)n_passed + (size_t)n, err);
         BL_TRY(st);
         for (int i = 0; i < n; i++) {
             const int row = bl_hop_row(&moe->far, peer, i);
@@ -250,7 +242,7 @@ static bl_status group_rows(bl_moe *moe, bl_error *err) {
     for (int g = 0; g < moe->n_ranks; g++)
         total += (size_t)n_received[g];
     bl_status st;
-    GROW(st, moe->order, moe->order_capacity, total, err);
+    BL_GROW(st, moe->order, moe->order_capacity, total, err);
     BL_TRY(st);
     memset(moe->first, 0, ((size_t)n_experts + 1) * sizeof *moe->first);
     for (int g = 0; g < moe->n_ranks; g++)
@@ -310,4 +302,11 @@ void bl_moe_unpermute(bl_moe *moe, float *residual) {
 
 int bl_moe_rows(const bl_moe *moe) {
     return moe->first[moe->shape.n_experts];
+}
+
+int bl_moe_active(const bl_moe *moe) {
+    int n = 0;
+    for (int expert = 0; expert < moe->shape.n_experts; expert++)
+        n += moe->first[expert + 1] > moe->first[expert];
+    return n;
 }

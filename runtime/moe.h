@@ -108,7 +108,8 @@ bl_status bl_moe_combine(bl_moe *moe, bl_error *err);
 /* Adds each token's weighted sum to `residual` [n_tokens][hidden]. */
 void bl_moe_unpermute(bl_moe *moe, float *residual);
 
-/* Rows this rank computed in the layer, after bl_moe_experts(): its load. */
+/* Rows this rank computed in the layer, after bl_moe_experts(): its load. And experts that had any. */
 int bl_moe_rows(const bl_moe *moe);
+int bl_moe_active(const bl_moe *moe);
 
 #endif

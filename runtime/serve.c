@@ -15,27 +15,49 @@ bl_status bl_serve_log_create(int n_layers, int n_ranks, bl_serve_log *out, bl_e
     return BL_CALLOC(out->bytes_to, 2 * (size_t)n_ranks, err);
 }
 
-bl_status bl_serve_log_step(bl_serve_log *log, const bl_step_result *result, bl_error *err) {
-    const size_t n_layers = (size_t)log->n_layers;
-    void *steps = log->steps, *rows = log->rows;
-    bl_status st = bl_grow(&steps, &log->step_capacity, log->n_steps + 1, sizeof *log->steps, err);
-    log->steps = steps;
+static uint32_t short_ns(uint64_t ns) {
+    return ns < UINT32_MAX ? (uint32_t)ns : UINT32_MAX;
+}
+
+static bl_status log_layers(bl_serve_log *log, const bl_step_result *result, bl_error *err) {
+    const size_t n_layers = (size_t)log->n_layers, at = log->n_steps * n_layers;
+    bl_status st;
+    BL_GROW(st, log->rows, log->row_capacity, at + n_layers, err);
     if (st >= 0)
-        st = bl_grow(&rows, &log->row_capacity, (log->n_steps + 1) * n_layers, sizeof *log->rows,
-                     err);
-    log->rows = rows;
+        BL_GROW(st, log->active, log->active_capacity, at + n_layers, err);
+    if (st >= 0 && log->n_steps < BL_SERVE_TIMED)
+        BL_GROW(st, log->times, log->time_capacity, at + n_layers, err);
     BL_TRY(st);
+    memcpy(log->rows + at, result->rows, n_layers * sizeof *log->rows);
+    memcpy(log->active + at, result->active, n_layers * sizeof *log->active);
+    if (log->n_steps >= BL_SERVE_TIMED)
+        return BL_OK;
+    for (size_t layer = 0; layer < n_layers; layer++) {
+        const uint64_t *ns = result->layer_ns + layer * BL_N_STAGES;
+        log->times[at + layer] = (bl_layer_times){.dispatch_ns = short_ns(ns[BL_STAGE_DISPATCH]),
+                                                  .experts_ns = short_ns(ns[BL_STAGE_EXPERTS]),
+                                                  .combine_ns = short_ns(ns[BL_STAGE_COMBINE])};
+    }
+    log->n_timed = log->n_steps + 1;
+    return BL_OK;
+}
+
+bl_status bl_serve_log_step(bl_serve_log *log, const bl_step_result *result, bl_error *err) {
+    bl_status st;
+    BL_GROW(st, log->steps, log->step_capacity, log->n_steps + 1, err);
+    BL_TRY(st);
+    BL_TRY(log_layers(log, result, err));
     bl_step_record *record = &log->steps[log->n_steps];
     *record = (bl_step_record){.step = result->step,
                                .flags = result->flags,
                                .n_tokens = result->n_tokens,
+                               .attended = result->attended,
                                .total_ns = result->total_ns,
                                .layers_ns = result->layers_ns,
                                .sent_bytes = result->sent_bytes,
                                .sent_rows = result->sent_rows,
                                .n_messages = result->n_messages};
     memcpy(record->stage_ns, result->stage_ns, sizeof record->stage_ns);
-    memcpy(log->rows + log->n_steps * n_layers, result->rows, n_layers * sizeof *log->rows);
     for (size_t i = 0; i < 2 * (size_t)log->n_ranks; i++)
         log->bytes_to[i] += result->bytes_to[i];
     log->n_steps++;
@@ -51,6 +73,8 @@ void bl_serve_log_free(bl_serve_log *log) {
     free(log->steps);
     free(log->bytes_to);
     free(log->rows);
+    free(log->active);
+    free(log->times);
     *log = (bl_serve_log){0};
 }
 

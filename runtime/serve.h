@@ -49,10 +49,17 @@ typedef struct bl_step_record {
     uint64_t step;
     uint32_t flags;   /* of all ranks, or-ed: BL_NOTE_BUSY while experts move */
     int64_t n_tokens; /* of this rank */
+    uint64_t attended;
     uint64_t total_ns, layers_ns;
     uint64_t stage_ns[BL_N_STAGES];
     uint64_t sent_bytes, sent_rows, n_messages; /* to other ranks */
 } bl_step_record;
+
+/* What one layer of one step took on this rank, ns; 2^32 - 1 stands for all that is longer. */
+#define BL_SERVE_TIMED 4096
+typedef struct bl_layer_times {
+    uint32_t dispatch_ns, experts_ns, combine_ns;
+} bl_layer_times;
 
 /* Everything a rank has to tell afterwards. Owned by the caller; bl_serve_log_free(). */
 typedef struct bl_serve_log {
@@ -62,11 +69,14 @@ typedef struct bl_serve_log {
     size_t n_steps;
     bl_step_record *steps; /* steps with tokens on any rank, the same on all ranks */
     int32_t *rows;         /* [n_steps][n_layers] rows this rank's experts computed */
+    int32_t *active;       /* [n_steps][n_layers] its experts that had rows */
+    size_t n_timed; /* of the first steps, at most BL_SERVE_TIMED, also every layer's times: */
+    bl_layer_times *times; /* [n_timed][n_layers] */
     int n_ranks;
     uint64_t *bytes_to;  /* [2][n_ranks] sent over all steps: dispatch, then combine, to each */
     bool stopped;        /* ended by BL_NOTE_STOP */
     uint64_t serving_ns; /* from the first step to the last */
-    size_t step_capacity, row_capacity, completion_capacity;
+    size_t step_capacity, row_capacity, active_capacity, time_capacity, completion_capacity;
 } bl_serve_log;
 
 bl_status bl_serve(bl_engine *engine, const bl_qwen3_config *config, int rank, int n_ranks,

@@ -17,6 +17,9 @@ static bl_run_report sample(void) {
     log->n_steps = 2;
     log->steps = calloc(2, sizeof *log->steps);
     log->rows = calloc(4, sizeof *log->rows);
+    log->active = calloc(4, sizeof *log->active);
+    log->n_timed = 2;
+    log->times = calloc(4, sizeof *log->times);
     log->n_completions = 2;
     log->completions = calloc(2, sizeof *log->completions);
     log->completions[1] = (bl_completion){.request = 5, .n_tokens = 2};
@@ -28,6 +31,8 @@ static bl_run_report sample(void) {
     report.topk = calloc(2, sizeof *report.topk);
     log->steps[1].step = 9;
     log->rows[3] = 41;
+    log->active[3] = 7;
+    log->times[2].experts_ns = 1234;
     log->completions[1].tokens[1] = 65;
     report.logits[2] = 0.5f;
     report.topk[1] = 31;
@@ -48,6 +53,9 @@ static void comes_back_whole(void **state) {
     assert_int_equal(back.log.n_steps, 2);
     assert_int_equal(back.log.steps[1].step, 9);
     assert_int_equal(back.log.rows[3], 41);
+    assert_int_equal(back.log.active[3], 7);
+    assert_int_equal(back.log.n_timed, 2);
+    assert_int_equal(back.log.times[2].experts_ns, 1234);
     assert_int_equal(back.log.bytes_to[1], 55);
     assert_int_equal(back.log.n_completions, 2);
     assert_int_equal(back.log.completions[0].n_tokens, 0);
