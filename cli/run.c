@@ -32,7 +32,7 @@ typedef struct run_options {
         *socket, *journal;
     double temperature, top_p, silence_s, rest_s;
     int transport, rule, dispatch;
-    bool keep_prefixes, json, automatic;
+    bool keep_prefixes, json, automatic, stage_times;
 } run_options;
 
 #define AT(field) .offset = offsetof(run_options, field)
@@ -208,6 +208,10 @@ static const bl_opt OPTIONS[] = {
      .help =
          "record the routing of all ranks into this trace; with a launcher's ranks a directory, "
          "in which each makes a file"},
+    {.name = "stage-times",
+     .type = BL_OPT_FLAG,
+     AT(stage_times),
+     .help = "with --record: and how long every layer's stages took, for ballast topo calibrate"},
     {.name = "transport",
      .type = BL_OPT_CHOICE,
      AT(transport),
@@ -332,6 +336,8 @@ static bl_status check_options(const run_options *o, bl_error *err) {
     if (o->automatic && (o->tokens != NULL || o->spares < 1))
         return bl_fail(err, BL_ERR_USAGE,
                        "--auto goes with --prompts and at least one of --spares");
+    if (o->stage_times && o->record == NULL)
+        return bl_fail(err, BL_ERR_USAGE, "--stage-times goes with --record");
     if (o->prompts != NULL && (o->logits != NULL || o->topk != NULL))
         return bl_fail(err, BL_ERR_USAGE, "--logits and --topk go with --tokens");
     return BL_OK;
@@ -556,6 +562,8 @@ static bl_status write_results(const run_options *o, const bl_run_job *job,
         BL_TRY(bl_run_print_json(job, TRANSPORTS[o->transport], reports, trace, err));
     else if (job->tokens == NULL)
         BL_TRY(bl_run_print_texts(job, reports, err));
+    if (!o->json)
+        BL_TRY(bl_run_print_prediction(job, reports, err));
     if (trace->dropped + trace->rejected > 0)
         fprintf(stderr, "ballast run: the trace lacks %llu of %llu records\n",
                 (unsigned long long)(trace->dropped + trace->rejected),
@@ -578,6 +586,8 @@ static bl_status run_ranks(const run_options *o, bl_run_job *job, bl_run_join *j
         BL_TRY(bl_run_recorder_open_rank(o->record, join->options.rank, &job->recorder, err));
     else if (o->record != NULL)
         BL_TRY(bl_run_recorder_open(o->record, job->n_ranks, &job->recorder, err));
+    if (o->stage_times)
+        bl_run_recorder_keep_times(job->recorder);
     bl_status st = BL_OK;
     if (o->automatic)
         st = bl_run_auto_open(o->socket, o->rest_s, &automatic, err);

@@ -1,8 +1,10 @@
 #include "cli/run_output.h"
 
+#include "cli/run_predict.h"
 #include "core/json.h"
 #include "core/mem.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -205,8 +207,15 @@ static json_t *range_json(step_figures *f, size_t first, size_t end) {
     return made;
 }
 
+static bl_status predict_steps(const bl_run_job *job, const bl_run_report *reports,
+                               const step_figures *f, bl_run_prediction *out, bl_error *err) {
+    for (size_t step = 0; step < f->n_steps; step++)
+        f->scratch[step] = f->us[step] * 1e-6;
+    return bl_run_predict(job, reports, f->scratch, f->n_steps, out, err);
+}
+
 static json_t *step_json(const bl_run_job *job, const bl_run_report *reports, step_figures *f,
-                         size_t step) {
+                         const bl_run_prediction *prediction, size_t step) {
     const bl_step_record *record = &reports[0].log.steps[step];
     int64_t tokens = 0;
     double sum = 0;
@@ -215,9 +224,13 @@ static json_t *step_json(const bl_run_job *job, const bl_run_report *reports, st
     const size_t n = keep_positive(f->imbalance + step * f->n_layers, f->n_layers, f->scratch);
     for (size_t layer = 0; layer < n; layer++)
         sum += f->scratch[layer];
-    return json_pack("{s:I, s:I, s:f, s:f, s:b}", "step", (json_int_t)record->step, "tokens",
-                     (json_int_t)tokens, "us", f->us[step], "imbalance",
-                     n > 0 ? sum / (double)n : 0.0, "moving", (record->flags & BL_NOTE_BUSY) != 0);
+    json_t *made =
+        json_pack("{s:I, s:I, s:f, s:f, s:b}", "step", (json_int_t)record->step, "tokens",
+                  (json_int_t)tokens, "us", f->us[step], "imbalance", n > 0 ? sum / (double)n : 0.0,
+                  "moving", (record->flags & BL_NOTE_BUSY) != 0);
+    if (prediction->made && !isnan(prediction->predicted_s[step]))
+        json_object_set_new(made, "predicted_us", json_real(prediction->predicted_s[step] * 1e6));
+    return made;
 }
 
 static void add_around_moves(json_t *root, const bl_run_report *reports, step_figures *f) {
@@ -239,16 +252,21 @@ static void add_around_moves(json_t *root, const bl_run_report *reports, step_fi
 static bl_status add_steps(json_t *root, const bl_run_job *job, const bl_run_report *reports,
                            bl_error *err) {
     step_figures f;
-    const bl_status st = measure_steps(job, reports, &f, err);
+    bl_run_prediction prediction = {0};
+    bl_status st = measure_steps(job, reports, &f, err);
+    if (st >= 0)
+        st = predict_steps(job, reports, &f, &prediction, err);
     if (st >= 0) {
         json_t *all = range_json(&f, 0, f.n_steps), *per_step = json_array();
         json_object_update(root, all);
         json_decref(all);
         for (size_t step = 0; step < f.n_steps; step++)
-            json_array_append_new(per_step, step_json(job, reports, &f, step));
+            json_array_append_new(per_step, step_json(job, reports, &f, &prediction, step));
         json_object_set_new(root, "per_step", per_step);
+        json_object_set_new(root, "predicted", bl_run_prediction_json(&prediction));
         add_around_moves(root, reports, &f);
     }
+    bl_run_prediction_free(&prediction);
     free_figures(&f);
     return st;
 }
@@ -403,5 +421,19 @@ bl_status bl_run_print_json(const bl_run_job *job, const char *transport,
         st = bl_json_write("-", root, 0, err);
     }
     json_decref(root);
+    return st;
+}
+
+bl_status bl_run_print_prediction(const bl_run_job *job, const bl_run_report *reports,
+                                  bl_error *err) {
+    step_figures f;
+    bl_run_prediction prediction = {0};
+    bl_status st = measure_steps(job, reports, &f, err);
+    if (st >= 0)
+        st = predict_steps(job, reports, &f, &prediction, err);
+    if (st >= 0)
+        bl_run_prediction_print(&prediction);
+    bl_run_prediction_free(&prediction);
+    free_figures(&f);
     return st;
 }

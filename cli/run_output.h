@@ -12,7 +12,8 @@
  *      "steps":N,"step_us":{"mean","p50","p95","p99","max"},"imbalance":{...},
  *      "stage_us":{"route",...},"sent":{"bytes","rows","messages"},
  *      "rule":"even","traffic":{"dispatch":{"bytes":[[...]],"domains":{...}},"combine":{...}},
- *      "per_step":[{"step","tokens","us","imbalance","moving"}, ...],
+ *      "per_step":[{"step","tokens","us","imbalance","moving","predicted_us"}, ...],
+ *      "predicted":{...}                                    run_predict.h
  *      "around_moves":{"before":{"steps","step_us","imbalance"},"during":{...},"after":{...}},
  *      "trace":{"pushed","written","dropped","rejected"}}     when routing was recorded
  *
@@ -38,6 +39,10 @@ bl_status bl_run_print_texts(const bl_run_job *job, const bl_run_report *reports
 bl_status bl_run_print_json(const bl_run_job *job, const char *transport,
                             const bl_run_report *reports, const bl_recorder_totals *trace,
                             bl_error *err);
+
+/* Predicted beside measured step time, on standard error; nothing of a short run. */
+bl_status bl_run_print_prediction(const bl_run_job *job, const bl_run_report *reports,
+                                  bl_error *err);
 
 /* Requests whose continuation is complete: how many of how many. */
 void bl_run_count_complete(const bl_run_job *job, const bl_run_report *reports, int *complete,

@@ -24,8 +24,9 @@
 struct bl_run_recorder {
     char *path;
     int first_rank, n_ranks; /* those it records */
-    char name[48];           /* rings are called name.rank */
-    int go[2];               /* a pipe: one byte for each rank, once the recorder is attached */
+    bool keeps_times;
+    char name[48]; /* rings are called name.rank */
+    int go[2];     /* a pipe: one byte for each rank, once the recorder is attached */
     bool started, running;
     pthread_t thread;
     atomic_bool over; /* all ranks have ended */
@@ -105,6 +106,10 @@ bl_status bl_run_recorder_open_rank(const char *directory, int rank, bl_run_reco
         return bl_fail_at(err, BL_ERR_STATE, bl_at(path),
                           "an earlier recording is there; name another directory or move it away");
     return open_recorder(path, rank, 1, out, err);
+}
+
+void bl_run_recorder_keep_times(bl_run_recorder *recorder) {
+    recorder->keeps_times = true;
 }
 
 void bl_run_recorder_forked(bl_run_recorder *recorder) {
@@ -252,9 +257,28 @@ static bl_status push(void *user, uint64_t step, int layer, const int32_t *ids, 
                   : BL_OK;
 }
 
+/* A step without tokens on any rank has passed no layer. */
+static int push_times(const bl_run_tracer *tracer, const bl_step_result *result) {
+    int st = BL_OK;
+    for (int layer = 0; result->all_tokens > 0 && layer < tracer->n_timed && st >= 0; layer++) {
+        const uint64_t *ns = result->layer_ns + (size_t)layer * BL_N_STAGES;
+        bl_trace_stages stages = BL_TRACE_STAGES_INIT;
+        stages.route_ns = ns[BL_STAGE_ROUTE];
+        stages.permute_ns = ns[BL_STAGE_PERMUTE];
+        stages.dispatch_ns = ns[BL_STAGE_DISPATCH];
+        stages.experts_ns = ns[BL_STAGE_EXPERTS];
+        stages.combine_ns = ns[BL_STAGE_COMBINE];
+        stages.unpermute_ns = ns[BL_STAGE_UNPERMUTE];
+        st = bl_trace_stage_times(tracer->tracer, layer, &stages);
+    }
+    return st;
+}
+
 static bl_status end(void *user, const bl_step_result *result, bl_error *err) {
     bl_run_tracer *tracer = user;
-    const int st = bl_trace_step_end(tracer->tracer);
+    int st = push_times(tracer, result);
+    if (st >= 0)
+        st = bl_trace_step_end(tracer->tracer);
     tracer->in_step = false;
     return st < 0 ? bl_fail(err, (bl_status)st, "cannot trace step %llu",
                             (unsigned long long)result->step)
@@ -290,6 +314,8 @@ bl_status bl_run_tracer_open(const bl_run_recorder *recorder, const char *model,
     options.rank = rank;
     options.n_ranks = n_ranks;
     options.ring_bytes = ring_bytes(config, max_sequences);
+    options.flags = recorder->keeps_times ? BL_TRACE_TIMES : 0;
+    tracer->n_timed = recorder->keeps_times ? config->n_layers : 0;
     snprintf(ring, sizeof ring, "%s.%d", recorder->name, rank);
     tracer->tracer = NULL;
     const int st = bl_trace_open(ring, &options, &tracer->tracer);

@@ -29,6 +29,8 @@ bl_status bl_run_recorder_open(const char *path, int n_ranks, bl_run_recorder **
  * file of that rank that is there is BL_ERR_STATE. */
 bl_status bl_run_recorder_open_rank(const char *directory, int rank, bl_run_recorder **out,
                                     bl_error *err);
+/* Before start: records also hold how long the stages of each layer took. */
+void bl_run_recorder_keep_times(bl_run_recorder *recorder);
 /* After. What goes wrong is said by close. NULL is fine. */
 void bl_run_recorder_start(bl_run_recorder *recorder);
 /* After the last rank has ended: drain, close the file, free. The recorder's own error comes first,
@@ -43,6 +45,7 @@ void bl_run_recorder_forked(bl_run_recorder *recorder);
 
 typedef struct bl_run_tracer {
     struct bl_tracer *tracer;
+    int n_timed;  /* layers whose stage times are recorded: all, or 0 */
     bool in_step; /* it began and has not ended: it failed, if another one begins */
 } bl_run_tracer;
 

@@ -12,6 +12,7 @@ struct bl_cost {
     /* what rates borrows */
     double *weights_s, *row_s, *in_s, *out_s;
     int *port_of;
+    bool *apart;
     double dispatch_bytes, combine_bytes; /* of one row */
     double *attention_read_s;             /* [n_ranks] reading a layer's attention */
     double *attention_token_s;            /* [n_ranks] multiplying one token with it */
@@ -29,6 +30,7 @@ static void price_ranks(bl_cost *cost, const bl_model *model) {
         const bl_device *device = bl_topology_device(t, g);
         cost->weights_s[g] = (double)model->expert_bytes / device->memory_bytes_per_s.value;
         cost->row_s[g] = flop / bl_device_flop_per_s(device, model->weight_format);
+        cost->apart[g] = device->reads_apart;
         double latency = 0.0, messages = 0.0;
         for (int s = 0; s < n_ranks; s++) {
             if (s == g)
@@ -104,6 +106,7 @@ static bl_status allocate(bl_cost *cost, bl_error *err) {
     const size_t ports = (size_t)n * (size_t)(n_levels + 1);
     BL_TRY(BL_CALLOC(cost->weights_s, n, err));
     BL_TRY(BL_CALLOC(cost->row_s, n, err));
+    BL_TRY(BL_CALLOC(cost->apart, n, err));
     BL_TRY(BL_CALLOC(cost->in_s, ports, err));
     BL_TRY(BL_CALLOC(cost->out_s, ports, err));
     BL_TRY(BL_CALLOC(cost->port_of, ports, err));
@@ -111,6 +114,7 @@ static bl_status allocate(bl_cost *cost, bl_error *err) {
     BL_TRY(BL_CALLOC(cost->attention_token_s, n, err));
     cost->rates.weights_s = cost->weights_s;
     cost->rates.row_s = cost->row_s;
+    cost->rates.apart = cost->apart;
     cost->rates.in_s = cost->in_s;
     cost->rates.out_s = cost->out_s;
     cost->rates.port_of = cost->port_of;
@@ -168,6 +172,7 @@ void bl_cost_free(bl_cost *cost) {
         return;
     free(cost->weights_s);
     free(cost->row_s);
+    free(cost->apart);
     free(cost->in_s);
     free(cost->out_s);
     free(cost->port_of);
@@ -276,17 +281,31 @@ static void slowest_group(const bl_cost_rates *r, const int *port_of, const doub
     }
 }
 
+/* The busiest ports' seconds there and back. */
+static void exchange_evenly(const bl_cost_rates *r, const double *rank_rows, double *in_s,
+                            double *out_s) {
+    *in_s = *out_s = 0.0;
+    for (int g = 0; g < r->n_ranks; g++) {
+        *in_s = fmax(*in_s, rank_rows[g] * r->in_s[g]);
+        *out_s = fmax(*out_s, rank_rows[g] * r->out_s[g]);
+    }
+    for (int level = 0; level < r->n_groupings; level++)
+        slowest_group(r, r->port_of + (size_t)level * (size_t)r->n_ranks, rank_rows, in_s, out_s);
+}
+
+double bl_cost_wire_s(const bl_cost *cost, const double *rank_rows) {
+    double in_s, out_s;
+    exchange_evenly(&cost->rates, rank_rows, &in_s, &out_s);
+    return in_s + out_s;
+}
+
 double bl_cost_layer_s(const bl_cost *cost, const bl_layer_placement *placement,
                        const double *slot_rows, const double *rank_rows) {
     const bl_cost_rates *r = &cost->rates;
-    double in_s = 0.0, out_s = 0.0, rows = 0.0;
-    for (int g = 0; g < r->n_ranks; g++) {
-        in_s = fmax(in_s, rank_rows[g] * r->in_s[g]);
-        out_s = fmax(out_s, rank_rows[g] * r->out_s[g]);
+    double in_s, out_s, rows = 0.0;
+    exchange_evenly(r, rank_rows, &in_s, &out_s);
+    for (int g = 0; g < r->n_ranks; g++)
         rows += rank_rows[g];
-    }
-    for (int level = 0; level < r->n_groupings; level++)
-        slowest_group(r, r->port_of + (size_t)level * (size_t)r->n_ranks, rank_rows, &in_s, &out_s);
     const double tokens = r->overlap ? rows / r->top_k / r->n_ranks : 0.0;
     return bl_cost_total_s(r, in_s, out_s, ranks_s(cost, placement, slot_rows, tokens));
 }

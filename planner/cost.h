@@ -8,6 +8,7 @@
  *               max( min(1, n) x expert bytes / memory bandwidth,  n x 6 x hidden x intermediate
  *               / FLOP rate ), summed over the rank's copies. In decode the first term rules: a
  *               copy costs its weights whatever it serves. (n < 1 is the chance that it is used.)
+ *               On devices that read weights apart from multiplying, the sum instead of the max.
  *     dispatch  every expert row travels by itself (k rows a token). The trace of loads does not
  *               say where a token was born, so its rows come evenly from all ranks: rank g receives
  *               rows_g, of which (G - 1) / G cross a link. The slowest port decides, of a rank (one
@@ -51,6 +52,9 @@ double bl_cost_counts_s(const bl_cost *cost, int n_experts);
 double bl_cost_layer_s(const bl_cost *cost, const bl_layer_placement *placement,
                        const double *slot_rows, const double *rank_rows);
 
+/* Of that, what dispatch and combine take on the wire: the busiest ports' bytes, without latency. */
+double bl_cost_wire_s(const bl_cost *cost, const double *rank_rows);
+
 /* The same where it is known which rows travel between which ranks (planner/traffic.h): dispatch and
  * combine [n_ranks][n_ranks], sender first, each counted `scale` times. The busiest port decides, of a
  * rank or of a domain, sending or receiving. scratch[bl_cost_scratch()]. */
@@ -69,6 +73,7 @@ typedef struct bl_cost_rates {
     double fixed_s;          /* latency and messages of both exchanges together */
     const double *weights_s; /* [n_ranks] reading one expert */
     const double *row_s;     /* [n_ranks] multiplying one row */
+    const bool *apart;       /* [n_ranks] both add up */
     int n_ports;
     const double *in_s, *out_s; /* [n_ports] of a row, dispatched and combined */
     int n_groupings;            /* levels at which several ranks share a port */
@@ -84,6 +89,8 @@ double bl_cost_attention_s(const bl_cost *cost, int rank, double tokens);
 static inline double bl_cost_copy_s(const bl_cost_rates *rates, int rank, double n) {
     const double read = (n < 1.0 ? n : 1.0) * rates->weights_s[rank];
     const double multiply = n * rates->row_s[rank];
+    if (rates->apart[rank])
+        return read + multiply;
     return read > multiply ? read : multiply;
 }
 

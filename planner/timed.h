@@ -31,6 +31,8 @@
  *                        as many copies as there are ranks. And experts with a row for every such
  *                        copy are read whole, so ranks hold whole numbers of them.
  *              "slot"    the hottest copy is multiplied somewhere.
+ *              Where reading and multiplying add up on every rank, sums stand for the larger of
+ *              the two; where they do on some, the larger is still a bound.
  */
 #ifndef BL_PLANNER_TIMED_H
 #define BL_PLANNER_TIMED_H

@@ -12,6 +12,7 @@ typedef struct bounder {
     const bl_problem *problem;
     const bl_cost_rates *rates;
     bool copies_are_even; /* every slot is filled, and copies share evenly */
+    bool apart;           /* reading and multiplying add up on every rank */
     int active;           /* ranks with slots */
     double *rows;         /* [n_experts] of one step of the scenario in hand */
     double *sorted;       /* [n_experts] scratch */
@@ -67,20 +68,28 @@ static double exchange_s(const bounder *b, const double *price, double hottest) 
     return bound;
 }
 
-/* Sum over ranks of time, in units of weights_s and of row_s, spread best. */
-static double mean_s(const bounder *b) {
+/* A rank's time of a row in units of its weights_s, the least and the most of all ranks. */
+static void row_ratios(const bounder *b, double *least_ratio, double *most_ratio) {
     const bl_cost_rates *r = b->rates;
-    double least_ratio = INFINITY, most_ratio = 0.0, reading = 0.0, multiplying = 0.0;
+    *least_ratio = INFINITY;
+    *most_ratio = 0.0;
     for (int g = 0; g < r->n_ranks; g++) {
         if (b->problem->slots_per_rank[g] == 0)
             continue;
-        least_ratio = fmin(least_ratio, r->row_s[g] / r->weights_s[g]);
-        most_ratio = fmax(most_ratio, r->row_s[g] / r->weights_s[g]);
+        *least_ratio = fmin(*least_ratio, r->row_s[g] / r->weights_s[g]);
+        *most_ratio = fmax(*most_ratio, r->row_s[g] / r->weights_s[g]);
     }
+}
+
+/* Sum over ranks of time, in units of weights_s and of row_s, spread best. */
+static double mean_s(const bounder *b) {
+    const bl_cost_rates *r = b->rates;
+    double least_ratio, most_ratio, reading = 0.0, multiplying = 0.0;
+    row_ratios(b, &least_ratio, &most_ratio);
     for (int e = 0; e < b->problem->n_experts; e++) {
-        const double used = fmin(1.0, b->rows[e]);
-        reading += fmax(used, b->rows[e] * least_ratio);
-        multiplying += fmax(used / most_ratio, b->rows[e]);
+        const double used = fmin(1.0, b->rows[e]), rows = b->rows[e];
+        reading += b->apart ? used + rows * least_ratio : fmax(used, rows * least_ratio);
+        multiplying += b->apart ? used / most_ratio + rows : fmax(used / most_ratio, rows);
     }
     return fmax(reading * spread(b, r->weights_s), multiplying * spread(b, r->row_s));
 }
@@ -89,7 +98,7 @@ static double mean_s(const bounder *b) {
 static double active_s(const bounder *b) {
     const bl_problem *p = b->problem;
     const int spare = bl_problem_n_slots(p) - p->n_experts;
-    double used = 0.0, fullest = 0.0;
+    double used = 0.0, fullest = 0.0, least_ratio, most_ratio;
     for (int e = 0; e < p->n_experts; e++) {
         const double once = fmin(1.0, b->rows[e]);
         used += once;
@@ -111,6 +120,8 @@ static double active_s(const bounder *b) {
             sum += b->sorted[i];
         fullest = fmax(fullest, sum * b->rates->weights_s[g]);
     }
+    row_ratios(b, &least_ratio, &most_ratio);
+    used += b->apart ? b->total * least_ratio : 0.0;
     return fmax(used * spread(b, b->rates->weights_s), fullest);
 }
 
@@ -196,7 +207,10 @@ static bool has_hole(const bl_layer_placement *placement) {
 bl_status bl_timed_bound_of(const bl_problem *problem, bl_timed_bound *out, bl_error *err) {
     bounder b = {.problem = problem,
                  .rates = bl_cost_rates_of(problem->timed->cost),
-                 .active = bl_problem_active_ranks(problem)};
+                 .active = bl_problem_active_ranks(problem),
+                 .apart = true};
+    for (int g = 0; g < b.rates->n_ranks; g++)
+        b.apart = b.apart && b.rates->apart[g];
     b.copies_are_even =
         problem->rule == BL_RULE_EVEN && (problem->current == NULL || !has_hole(problem->current));
     bl_timed_bound all = {0.0, "mean"};

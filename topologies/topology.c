@@ -145,10 +145,13 @@ static json_t *device_to_json(const bl_device *device) {
             json_object_set_new(rates, bl_weight_format_name((bl_weight_format)f),
                                 figure_to_json(device->flop_per_s[f]));
     }
-    return json_pack("{s:s, s:o, s:o, s:o, s:o}", "name", device->name, "memory_bytes",
-                     figure_to_json(device->memory_bytes), "memory_bytes_per_s",
-                     figure_to_json(device->memory_bytes_per_s), "expert_share",
-                     figure_to_json(device->expert_share), "flop_per_s", rates);
+    json_t *item = json_pack("{s:s, s:o, s:o, s:o, s:o}", "name", device->name, "memory_bytes",
+                             figure_to_json(device->memory_bytes), "memory_bytes_per_s",
+                             figure_to_json(device->memory_bytes_per_s), "expert_share",
+                             figure_to_json(device->expert_share), "flop_per_s", rates);
+    if (device->reads_apart)
+        json_object_set_new(item, "reads_apart", json_true());
+    return item;
 }
 
 static json_t *level_to_json(const bl_level *level) {

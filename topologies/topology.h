@@ -48,6 +48,9 @@
  *
  *     "ranks": [ {"path": "rack0/a", "host": "h17", "device": "H100"}, ... ]
  *
+ * A device reads an expert's weights while it multiplies, so the longer of the two counts; with
+ * "reads_apart": true it does one after the other, and they add up.
+ *
  * path names a rank's domains from the outermost but one inwards (one name less than there are
  * levels, as the outermost domain holds everybody); host defaults to the path, device to the first.
  * "pairs" is optional, row = sender, column = receiver; null leaves a pair to the tree.
@@ -80,6 +83,7 @@ typedef struct bl_device {
     bl_figure memory_bytes_per_s;
     bl_figure expert_share;                    /* of the memory that may hold experts, in (0, 1] */
     bl_figure flop_per_s[BL_N_WEIGHT_FORMATS]; /* dense; value 0 where there is no figure */
+    bool reads_apart; /* reading an expert and multiplying its rows add up */
 } bl_device;
 
 typedef struct bl_level {

@@ -220,6 +220,11 @@ static bl_status read_devices(const reader *in, bl_topology *out, bl_error *err)
             read_figure(in, item, "memory_bytes_per_s", 1, 1e18, &device->memory_bytes_per_s, err));
         BL_TRY(read_figure(in, item, "expert_share", 1e-6, 1, &device->expert_share, err));
         BL_TRY(read_rates(in, item, device, err));
+        const json_t *apart = json_object_get(item, "reads_apart");
+        if (apart != NULL && !json_is_boolean(apart))
+            return bl_fail_at(err, BL_ERR_PARSE, bl_at(in->file),
+                              "device \"%s\": reads_apart must be true or false", device->name);
+        device->reads_apart = json_is_true(apart);
     }
     return BL_OK;
 }
