@@ -68,11 +68,11 @@ static bl_status add_samples(predictor *p, bl_error *err) {
             for (int g = 0; g < n_ranks; g++) {
                 const bl_serve_log *log = &p->reports[g].log;
                 const bl_layer_times *t = &log->times[at];
-                times[g] = (bl_rank_times){
-                    .rows = log->rows[at],
-                    .active = log->active[at],
-                    .experts_s = 1e-9 * t->experts_ns,
-                    .exchange_s = 1e-9 * ((double)t->dispatch_ns + (double)t->combine_ns)};
+                times[g] = (bl_rank_times){.rows = log->rows[at],
+                                           .active = log->active[at],
+                                           .dispatch_s = 1e-9 * t->dispatch_ns,
+                                           .experts_s = 1e-9 * t->experts_ns,
+                                           .combine_s = 1e-9 * t->combine_ns};
             }
             st = bl_samples_add(&p->samples, step, times, err);
         }
@@ -188,11 +188,13 @@ void bl_run_prediction_free(bl_run_prediction *prediction) {
 
 json_t *bl_run_prediction_json(const bl_run_prediction *p) {
     if (!p->made)
-        return json_pack("{s:i, s:s}", "steps", 0, "why", p->why_not);
+        return json_pack("{s:i, s:s}", "n", 0, "why", p->why_not);
     json_t *made = bl_errors_json(&p->step), *constants = bl_calibration_json(&p->calibration);
     json_object_set_new(constants, "rest_us", bl_fit_json(&p->rest, REST_NAMES));
     json_object_set_new(made, "fitted_steps", json_integer((json_int_t)p->n_fitted));
-    json_object_set_new(made, "moe", bl_errors_json(&p->calibration.step));
+    json_object_set_new(made, "layer", bl_errors_json(&p->calibration.layer));
+    json_object_set_new(made, "experts", bl_errors_json(&p->calibration.expert_errors));
+    json_object_set_new(made, "exchanges", bl_errors_json(&p->calibration.exchange_errors));
     json_object_set_new(made, "constants", constants);
     return made;
 }
@@ -201,7 +203,8 @@ void bl_run_prediction_print(const bl_run_prediction *p) {
     char line[320];
     if (!p->made || p->step.n == 0)
         return;
-    fprintf(stderr, "ballast run: step time, %s\n", bl_errors_text(&p->step, line, sizeof line));
-    fprintf(stderr, "ballast run: of it MoE layers, %s; costs fitted to the %zu steps before\n",
-            bl_errors_text(&p->calibration.step, line, sizeof line), p->n_fitted);
+    fprintf(stderr, "ballast run: a step: %s\n",
+            bl_errors_text(&p->step, "steps", line, sizeof line));
+    fprintf(stderr, "ballast run: an MoE layer: %s; costs fitted to the %zu steps before\n",
+            bl_errors_text(&p->calibration.layer, "layers", line, sizeof line), p->n_fitted);
 }

@@ -34,9 +34,10 @@ bl_status bl_run_predict(const bl_run_job *job, const bl_run_report *reports, co
                          size_t n_steps, bl_run_prediction *out, bl_error *err);
 void bl_run_prediction_free(bl_run_prediction *prediction); /* safe on a zeroed struct */
 
-/* {"fitted_steps","steps","measured_us":{"p50","p95"},"predicted_us":{...},
- *  "error":{"median","p95","total"},"moe":{the same of the cost model's part},"constants":{...}}, or
- * {"steps":0,"why"}. New reference or NULL. */
+/* {"fitted_steps","n","measured_us":{"p50","p95"},"predicted_us":{...},
+ *  "error":{"median","p95","total"},"layer":{the same of what the cost model is about: an MoE layer},
+ *  "experts":{its slowest rank's experts},"exchanges":{...},"constants":{...}}, or {"n":0,"why"}. New
+ * reference or NULL. */
 json_t *bl_run_prediction_json(const bl_run_prediction *prediction);
 
 /* Two lines for people; nothing where nothing was predicted. */

@@ -1,6 +1,7 @@
 /*
  * ballast topo: look at topologies, and make them from what other tools print.
  */
+#include "cli/topo_calibrate.h"
 #include "cli/topo_probe.h"
 #include "cli/verbs.h"
 #include "core/io.h"
@@ -20,8 +21,8 @@
 #define MAX_SHOWN_HOSTS 4
 
 typedef struct topo_options {
-    const char *base, *output;
-    int64_t part, nodes, n_ranks;
+    const char *base, *output, *trace, *model, *plan;
+    int64_t part, nodes, n_ranks, slots;
     double seconds;
     int from, op;
     bool json;
@@ -32,7 +33,7 @@ static const bl_opt OPTIONS[] = {
     {"from", 0, BL_OPT_CHOICE, AT(from), .choices = bl_topology_format_names,
      .help = "import: what the file is"},
     {"base", 0, BL_OPT_STRING, AT(base), .metavar = "T",
-     .help = "import, probe: topology for what is not told or measured"},
+     .help = "import, probe, calibrate: topology for what is not told or measured"},
     {"op", 0, BL_OPT_CHOICE, AT(op), .choices = bl_nccl_op_names,
      .help = "import: operation of a log of nccl-tests that does not name it"},
     {"part", 0, BL_OPT_INT, AT(part), .metavar = "N", .min = 1, .max = 64,
@@ -43,14 +44,23 @@ static const bl_opt OPTIONS[] = {
      .help = "probe: start N ranks here; left out by those that mpirun or torchrun started"},
     {"seconds", 0, BL_OPT_DURATION, AT(seconds), .metavar = "S", .min = 0.001, .max = 3600,
      .help = "probe: about how long each bandwidth is measured"},
+    {"trace", 0, BL_OPT_STRING, AT(trace), .metavar = "TRACE",
+     .help = "calibrate: recorded with stage times, as by ballast run --record --stage-times"},
+    {"model", 0, BL_OPT_STRING, AT(model), .metavar = "M",
+     .help = "calibrate: config.json or model.json of what ran"},
+    {"plan", 0, BL_OPT_STRING, AT(plan), .metavar = "PLAN",
+     .help = "calibrate: where the experts were; else where engines start with them"},
+    {"slots", 0, BL_OPT_INT, AT(slots), .metavar = "S", .min = -1, .max = 1 << 20,
+     .help = "calibrate, without a plan: slots per layer over all ranks; -1: one per expert"},
     {"output", 'o', BL_OPT_STRING, AT(output), .metavar = "OUT",
-     .help = "import, probe: where to write the topology"},
+     .help = "import, probe, calibrate: where to write the topology"},
     {"json", 0, BL_OPT_FLAG, AT(json), .help = "answer in JSON; show prints a topology file"},
     {0}};
 
 static void set_defaults(void *options) {
     topo_options *o = options;
     o->from = o->op = -1;
+    o->slots = -1;
     o->seconds = 0.1;
 }
 
@@ -257,8 +267,9 @@ static bl_status show(const topo_options *options, const char *spec, bl_error *e
 
 /* ---- import ------------------------------------------------------------------------------- */
 
-/* What was done goes to standard error, or into the answer under --json. */
-static bl_status tell_sources(const topo_options *options, const json_t *root, bl_error *err) {
+/* What was done goes to standard error, or into the answer under --json, with `more` (or NULL). */
+static bl_status tell_sources(const topo_options *options, const json_t *root, json_t *more,
+                              bl_error *err) {
     const json_t *sources = json_object_get(root, "sources");
     if (!options->json) {
         for (size_t i = 0; i < json_array_size(sources); i++)
@@ -272,6 +283,8 @@ static bl_status tell_sources(const topo_options *options, const json_t *root, b
                   (json_int_t)json_array_size(json_object_get(root, "ranks")), "sources", sources);
     if (answer == NULL)
         return bl_fail(err, BL_ERR_NOMEM, "out of memory");
+    if (more != NULL)
+        json_object_update(answer, more);
     const bl_status st = bl_json_write("-", answer, 2, err);
     json_decref(answer);
     return st;
@@ -290,7 +303,7 @@ static bl_status import(const topo_options *options, const char *path, bl_error 
     BL_TRY(bl_topology_import_file((bl_topology_format)options->from, path, &how, &root, err));
     bl_status st = bl_json_write(options->output, root, 2, err);
     if (st >= 0)
-        st = tell_sources(options, root, err);
+        st = tell_sources(options, root, NULL, err);
     json_decref(root);
     return st;
 }
@@ -310,8 +323,30 @@ static bl_status probe(const topo_options *options, int n_args, char **args, bl_
         return BL_OK;
     bl_status st = bl_json_write(options->output, root, 2, err);
     if (st >= 0)
-        st = tell_sources(options, root, err);
+        st = tell_sources(options, root, NULL, err);
     json_decref(root);
+    return st;
+}
+
+/* ---- calibrate ---------------------------------------------------------------------------- */
+
+static bl_status calibrate(const topo_options *options, int n_args, char **args, bl_error *err) {
+    const bl_topo_calibrate how = {options->trace, options->model, options->base, options->plan,
+                                   options->slots};
+    json_t *root, *answer;
+    if (n_args > 1)
+        return bl_fail(err, BL_ERR_USAGE, "calibrate takes no argument, but got \"%s\"", args[1]);
+    if (how.trace == NULL || how.model == NULL || how.base == NULL || options->output == NULL)
+        return bl_fail(err, BL_ERR_USAGE,
+                       "calibrate needs --trace TRACE, --model M, --base T and -o OUT");
+    const char *const inputs[] = {how.trace, how.model, how.base, how.plan};
+    BL_TRY(bl_check_output(options->output, inputs, 4, err));
+    BL_TRY(bl_topo_calibrate_run(&how, &root, &answer, err));
+    bl_status st = bl_json_write(options->output, root, 2, err);
+    if (st >= 0)
+        st = tell_sources(options, root, answer, err);
+    json_decref(root);
+    json_decref(answer);
     return st;
 }
 
@@ -319,7 +354,7 @@ static bl_status probe(const topo_options *options, int n_args, char **args, bl_
 
 static bl_status run(void *opaque, int n_args, char **args, bl_error *err) {
     const topo_options *options = opaque;
-    static const char *const words[] = {"list", "show", "import", "probe"};
+    static const char *const words[] = {"list", "show", "import", "probe", "calibrate"};
     if (strcmp(args[0], "list") == 0) {
         if (n_args > 1)
             return bl_fail(err, BL_ERR_USAGE, "list takes no argument, but got \"%s\"", args[1]);
@@ -338,15 +373,19 @@ static bl_status run(void *opaque, int n_args, char **args, bl_error *err) {
     }
     if (strcmp(args[0], "probe") == 0)
         return probe(options, n_args, args, err);
+    if (strcmp(args[0], "calibrate") == 0)
+        return calibrate(options, n_args, args, err);
     const char *hint = bl_nearest_name(args[0], words, sizeof words / sizeof *words);
     return bl_fail(err, BL_ERR_USAGE, "unknown sub-verb \"%s\"; %s%s%s", args[0],
-                   hint != NULL ? "did you mean " : "it can list, show, import and probe",
+                   hint != NULL ? "did you mean "
+                                : "it can list, show, import, probe and calibrate",
                    hint != NULL ? hint : "", hint != NULL ? "?" : "");
 }
 
 const bl_verb bl_verb_topo = {
     .name = "topo",
-    .arguments = "list | show T | import --from FORMAT IN -o OUT | probe -n N -o OUT",
+    .arguments = "list | show T | import --from FORMAT IN -o OUT | probe -n N -o OUT | calibrate "
+                 "--trace TRACE --model M --base T -o OUT",
     .summary = "look at topologies, or make one from other tools or by measuring",
     .details =
         "list prints the catalogue with the parameters of each topology. show prints the devices, "
@@ -360,7 +399,12 @@ const bl_verb bl_verb_topo = {
         "what was done is printed and kept in the result's \"sources\".\n\n"
         "probe measures latency and bandwidth between all running ranks over the transport they "
         "serve on: every pair by itself, then all at once. -n starts ranks on this host; started "
-        "by torchrun, mpirun or mpiexec, each process is one rank and rank 0 writes OUT.",
+        "by torchrun, mpirun or mpiexec, each process is one rank and rank 0 writes OUT.\n\n"
+        "calibrate fits the constants of the cost model to the stage times in TRACE: what a row "
+        "and an expert in use take a rank, and what exchanges take beside the base's latencies and "
+        "rates. OUT is the base with these as measured figures, for plan --objective time, replay "
+        "and run. What the times do not tell is left as it is, and said; how well the constants "
+        "predict the second half of the steps, to which they were not fitted, is printed.",
     .options = OPTIONS,
     .options_bytes = sizeof(topo_options),
     .set_defaults = set_defaults,

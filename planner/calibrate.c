@@ -49,19 +49,20 @@ static bl_status grow(bl_samples *s, bl_error *err) {
 
 bl_status bl_samples_add(bl_samples *s, uint64_t step, const bl_rank_times *ranks, bl_error *err) {
     const size_t at = s->n * (size_t)s->n_ranks;
-    double rows = 0.0, exchange_s = INFINITY;
+    double rows = 0.0, dispatch_s = INFINITY, combine_s = INFINITY;
     BL_TRY(grow(s, err));
     for (int g = 0; g < s->n_ranks; g++) {
         s->rows[at + (size_t)g] = ranks[g].rows;
         s->active[at + (size_t)g] = ranks[g].active;
         s->seconds[at + (size_t)g] = ranks[g].experts_s;
-        exchange_s = fmin(exchange_s, ranks[g].exchange_s);
+        dispatch_s = fmin(dispatch_s, ranks[g].dispatch_s);
+        combine_s = fmin(combine_s, ranks[g].combine_s);
         rows += ranks[g].rows;
     }
     if (!(rows > 0.0))
         return BL_OK;
     s->step[s->n] = step;
-    s->exchange_s[s->n] = exchange_s;
+    s->exchange_s[s->n] = dispatch_s + combine_s;
     s->wire_s[s->n] = bl_cost_wire_s(s->cost, s->rows + at);
     s->n++;
     return BL_OK;

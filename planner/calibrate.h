@@ -15,7 +15,7 @@
  *                         + wire     x what the topology takes for the bytes of the busiest ports
  *
  * A rank that arrives first at an exchange waits for the others, and its time tells what *they* did.
- * The last one waits for nobody. So the exchange takes what it takes the rank that needs least.
+ * The last one waits for nobody. So each exchange takes what it takes the rank that needs least.
  *
  * Terms are fitted by core/fit.h in the order above, each kind of device for itself. What the samples
  * do not tell is left as the topology has it, and named: decoding a batch that never changes cannot
@@ -50,7 +50,7 @@ typedef struct bl_samples {
 /* What one rank measured of a layer. */
 typedef struct bl_rank_times {
     double rows, active;
-    double experts_s, exchange_s; /* exchange: dispatch and combine */
+    double dispatch_s, experts_s, combine_s;
 } bl_rank_times;
 
 void bl_samples_init(const bl_cost *cost, int n_ranks, bl_samples *out);
