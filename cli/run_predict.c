@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#define LEAST_STEPS 50 /* to fit to, and as many to predict */
+
 static const char *const REST_NAMES[] = {"token", "step", "attended", NULL};
 
 /* What the prediction is made in. */
@@ -152,6 +154,9 @@ static bl_status predict_steps(const predictor *p, bl_run_prediction *out, bl_er
 
 static bl_status predict(predictor *p, bl_run_prediction *out, bl_error *err) {
     BL_TRY(open_predictor(p, err));
+    if (p->n_timed < 2 * LEAST_STEPS)
+        return bl_fail(err, BL_ERR_RANGE, "%zu steps are too few to fit costs to; %d are needed",
+                       p->n_timed, 2 * LEAST_STEPS);
     BL_TRY(add_samples(p, err));
     BL_TRY(bl_calibrate(&p->samples, p->where, &out->calibration, err));
     BL_TRY(fit_rest(p, out, err));

@@ -21,6 +21,7 @@ typedef struct fitter {
     const double *x, *y;
     size_t n;
     int n_terms;
+    double *size; /* [n] what a measurement was about, beside a usual one */
     double length[MAX];
     int used[MAX], n_used; /* terms in play, ascending */
     double value[MAX];     /* of the terms used, scaled */
@@ -50,7 +51,11 @@ static double typical_of(double *values, size_t n) {
 }
 
 static double x_at(const fitter *f, size_t i, int u) {
-    return f->x[i * (size_t)f->n_terms + (size_t)f->used[u]] / f->length[f->used[u]];
+    return f->x[i * (size_t)f->n_terms + (size_t)f->used[u]] / f->length[f->used[u]] / f->size[i];
+}
+
+static double y_at(const fitter *f, size_t i) {
+    return f->y[i] / f->size[i];
 }
 
 /* ---- small systems ------------------------------------------------------------------------- */
@@ -128,7 +133,7 @@ static void gather(const fitter *f, const double *weight, double g[MAX][MAX], do
         total += w;
         for (int u = 0; u < f->n_used; u++) {
             const double wx = w * x_at(f, i, u);
-            r[u] += wx * f->y[i];
+            r[u] += wx * y_at(f, i);
             for (int v = 0; v <= u; v++)
                 g[u][v] += wx * x_at(f, i, v);
         }
@@ -144,7 +149,7 @@ static void gather(const fitter *f, const double *weight, double g[MAX][MAX], do
 
 static void take_errors(fitter *f) {
     for (size_t i = 0; i < f->n; i++) {
-        f->error[i] = f->y[i];
+        f->error[i] = y_at(f, i);
         for (int u = 0; u < f->n_used; u++)
             f->error[i] -= f->value[u] * x_at(f, i, u);
     }
@@ -156,7 +161,7 @@ static void minimise(fitter *f) {
     for (int u = 0; u < f->n_used; u++)
         f->value[u] = 0.0;
     for (size_t i = 0; i < f->n; i++) /* as if every measurement were off by its size */
-        f->scratch[i] = 1.0 / fmax(fabs(f->y[i]), f->typical);
+        f->scratch[i] = 1.0 / fmax(fabs(y_at(f, i)), f->typical);
     for (int round = 0; round < MAX_ROUNDS; round++) {
         double change = 0.0;
         gather(f, f->scratch, g, r);
@@ -179,7 +184,7 @@ static void choose_terms(fitter *f, bl_fit *out) {
     for (int j = 0; j < f->n_terms; j++) {
         double sum = 0.0;
         for (size_t i = 0; i < f->n; i++) {
-            const double value = f->x[i * (size_t)f->n_terms + (size_t)j];
+            const double value = f->x[i * (size_t)f->n_terms + (size_t)j] / f->size[i];
             sum += value * value;
         }
         f->length[j] = sqrt(sum / (double)f->n);
@@ -192,6 +197,25 @@ static void choose_terms(fitter *f, bl_fit *out) {
         out->term[j].verdict = apart ? BL_FIT_TOLD : BL_FIT_TIED;
         f->n_used -= apart ? 0 : 1;
     }
+}
+
+/* The largest x of each measurement in units of the median of those that are not 0. */
+static void take_sizes(fitter *f) {
+    for (size_t i = 0; i < f->n; i++)
+        f->size[i] = 0.0;
+    for (size_t j = 0; j < (size_t)f->n_terms; j++) {
+        size_t kept = 0;
+        for (size_t i = 0; i < f->n; i++) {
+            const double value = fabs(f->x[i * (size_t)f->n_terms + j]);
+            if (value > 0.0)
+                f->scratch[kept++] = value;
+        }
+        const double usual = kept > 0 ? quantile(f->scratch, kept, 0.5) : 1.0;
+        for (size_t i = 0; i < f->n; i++)
+            f->size[i] = fmax(f->size[i], fabs(f->x[i * (size_t)f->n_terms + j]) / usual);
+    }
+    for (size_t i = 0; i < f->n; i++) /* nothing was done at all */
+        f->size[i] = f->size[i] > 0.0 ? f->size[i] : 1.0;
 }
 
 /* The scaled values' standard errors; their lengths are 1, so these are also errors of y. */
@@ -254,19 +278,23 @@ bl_status bl_fit_costs(const double *x, const double *y, size_t n, int n_terms, 
                        bl_error *err) {
     BL_TRY(check(x, y, n, n_terms, err));
     fitter f = {.x = x, .y = y, .n = n, .n_terms = n_terms};
-    bl_status st = BL_CALLOC(f.error, n, err);
+    bl_status st = BL_CALLOC(f.size, n, err);
+    if (st >= 0)
+        st = BL_CALLOC(f.error, n, err);
     if (st >= 0)
         st = BL_CALLOC(f.scratch, n, err);
     if (st >= 0) {
         bl_fit fit = {.n_terms = n_terms, .n = n};
+        take_sizes(&f);
         for (size_t i = 0; i < n; i++)
-            f.scratch[i] = fabs(y[i]);
+            f.scratch[i] = fabs(y_at(&f, i));
         f.typical = typical_of(f.scratch, n);
         choose_terms(&f, &fit);
         if (f.typical > 0.0)
             fit_terms(&f, &fit);
         *out = fit;
     }
+    free(f.size);
     free(f.error);
     free(f.scratch);
     return st;

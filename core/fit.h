@@ -6,7 +6,9 @@
  * y is a time, the x are what was done in it (rows multiplied, bytes sent, 1 for what happens every
  * time), and the values are what one of each costs. Costs are not negative. Times are skewed: a
  * processor that was taken away for 3 ms turns 40 us into 3 ms. So the sum of *absolute* errors is
- * minimised, on which a measurement pulls no harder for being far off.
+ * minimised, on which a measurement pulls no harder for being far off. And a step of a hundred times
+ * the rows is expected to be off by a hundred times as much, so errors count in parts of the work: of
+ * the largest x of a measurement, each beside its own median.
  *
  * Not every set of measurements tells every value, and one that does not is a number from nowhere.
  * Terms are given in the order of their importance, and a term is left out, with the reason, when

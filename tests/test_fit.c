@@ -61,6 +61,23 @@ static void outliers_do_not_pull(void **state) {
     assert_true(fabs(fit.term[0].value - 3) < 4 * fit.term[0].error);
 }
 
+/* One in twenty has five hundred rows and takes three times its due, as prompts do that everybody waits
+ * for. Summed up these errors outweigh all others; counted in parts of the work they do not. */
+static void large_measurements_do_not_pull(void **state) {
+    (void)state;
+    double x[200 * 2], y[200];
+    for (int i = 0; i < 200; i++) {
+        const bool large = i % 20 == 0;
+        x[2 * i] = large ? 500 : 1 + i % 7;
+        x[2 * i + 1] = 1;
+        y[i] = (2 * x[2 * i] + 10) * (large ? 3 : 1);
+    }
+    bl_fit fit;
+    bl_error err;
+    assert_ok(bl_fit_costs(x, y, 200, 2, &fit, &err));
+    assert_true(near(fit.term[0].value, 2, 1e-6) && near(fit.term[1].value, 10, 1e-6));
+}
+
 /* y = 7 x0, and x1 would like a negative cost: y falls with it as far as noise goes. */
 static void no_cost_is_negative(void **state) {
     (void)state;
@@ -158,6 +175,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(exact_figures_give_exact_costs),
         cmocka_unit_test(outliers_do_not_pull),
+        cmocka_unit_test(large_measurements_do_not_pull),
         cmocka_unit_test(no_cost_is_negative),
         cmocka_unit_test(what_cannot_be_told_is_left_out),
         cmocka_unit_test(noise_decides_what_is_told),

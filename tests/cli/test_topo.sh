@@ -70,7 +70,7 @@ fi
 check "show --json is a topology file" round_trip hgx-h100:nodes=3
 check "show --json is a topology file, three levels" round_trip pcie-8:nodes=2
 check "unknown sub-verb gets a hint" fails_with "did you mean show?" "$ballast" topo sow x
-check "unknown sub-verb without a near one" fails_with "list, show, import and probe" "$ballast" topo frobnicate
+check "unknown sub-verb without a near one" fails_with "list, show, import, probe and calibrate" "$ballast" topo frobnicate
 check "no sub-verb" exits 2 "$ballast" topo
 check "list takes nothing" fails_with "no argument" "$ballast" topo list x
 check "show needs a topology" fails_with "needs a topology" "$ballast" topo show
