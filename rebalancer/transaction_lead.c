@@ -74,7 +74,9 @@ void bl_tx_lead_apply(bl_transaction *tx, const bl_schedule *schedule, uint64_t 
         tx->lowest_member = tx->rank;
         tx->regrouped = false;
     }
-    *lead = (bl_tx_lead){.term = tx->term + 1, .schedule = schedule};
+    /* a move that was stopped at once may not have reached this rank's own part yet */
+    const uint64_t last = lead->term > tx->term ? lead->term : tx->term;
+    *lead = (bl_tx_lead){.term = last + 1, .schedule = schedule};
     enter(lead, BL_TX_AGREEING, now + tx->options.agree_ns);
     tx->outcome = BL_TX_RUNNING;
     bl_tx_set_reason(tx->reason, NULL);

@@ -111,6 +111,29 @@ static void test_two_are_lost(void **state) {
     assert_true(run(BL_SIM_LOSE_TWO).aborted > 0);
 }
 
+static void test_words_that_come_late(void **state) {
+    (void)state;
+    const bl_sim_report report = run(BL_SIM_LATE);
+    assert_true(report.aborted > 0 && report.moved > 0);
+}
+
+static void test_a_rank_stands_still(void **state) {
+    (void)state;
+    const bl_sim_report report = run(BL_SIM_STALL);
+    assert_true(report.aborted > 0 && report.moved > 0 && report.halted > 0);
+}
+
+/* Cut apart: for a moment, for good, both ways or one. Whoever was bound by a promise when it lost the
+ * leader and another at once halts, also in the larger part. */
+static void test_a_cluster_is_cut_apart(void **state) {
+    (void)state;
+    const bl_sim_report report = run(BL_SIM_CUT);
+    print_message("# %d healed in time, %d did not, %d of them in halves; %d ended in doubt\n",
+                  report.healed, report.cut, report.tied, report.in_doubt);
+    assert_true(report.healed > 0 && report.cut > 0 && report.tied > 0);
+    assert_true(report.in_doubt * 20 <= report.cut);
+}
+
 /* ---- by hand --------------------------------------------------------------------------------- */
 
 static bl_tx_actions out;
@@ -168,6 +191,23 @@ static void test_refusal_and_terms(void **state) {
     assert_string_equal(bl_tx_message_name(BL_TX_RESOLVE), "RESOLVE");
 }
 
+/* Applied, stopped and applied again before the leader hears itself: two moves, two terms, or answers to
+ * the first would count for the second. */
+static void test_a_move_stopped_at_once_keeps_its_term(void **state) {
+    (void)state;
+    const bl_tx_options options = BL_TX_OPTIONS_INIT;
+    static bl_transaction tx;
+    const bl_schedule schedule = {0};
+    bl_tx_init(&tx, 0, 2, &options);
+    give(&tx, (bl_tx_event){.kind = BL_TX_EV_APPLY, .schedule = &schedule});
+    assert_int_equal(out.items[0].message.term, 1);
+    give(&tx, (bl_tx_event){.kind = BL_TX_EV_STOP, .reason = "stopped"});
+    assert_int_equal(out.items[0].message.type, BL_TX_ABORT);
+    give(&tx, (bl_tx_event){.kind = BL_TX_EV_APPLY, .schedule = &schedule});
+    assert_int_equal(out.items[0].message.type, BL_TX_PREPARE);
+    assert_int_equal(out.items[0].message.term, 2);
+}
+
 int main(void) {
     trace_one();
     const struct CMUnitTest tests[] = {
@@ -182,8 +222,12 @@ int main(void) {
         cmocka_unit_test(test_a_rank_is_lost),
         cmocka_unit_test(test_the_leader_is_lost),
         cmocka_unit_test(test_two_are_lost),
+        cmocka_unit_test(test_words_that_come_late),
+        cmocka_unit_test(test_a_rank_stands_still),
+        cmocka_unit_test(test_a_cluster_is_cut_apart),
         cmocka_unit_test(test_a_half_goes_on_with_the_lowest_rank),
         cmocka_unit_test(test_refusal_and_terms),
+        cmocka_unit_test(test_a_move_stopped_at_once_keeps_its_term),
     };
     return cmocka_run_group_tests_name("transaction", tests, NULL, NULL);
 }

@@ -19,6 +19,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 flags='-std=c11 -D_POSIX_C_SOURCE=200809L -ffp-contract=off -O1 -I. -Iinclude'
 shared='core/mem core/status core/placement core/hash core/json core/io tests/support/cluster_sim
+        tests/support/cluster_sim_net tests/support/cluster_sim_setup tests/support/cluster_sim_store
         tests/support/support tests/test_transaction'
 mutable='rebalancer/schedule rebalancer/schedule_check rebalancer/transaction
          rebalancer/transaction_lead rebalancer/transaction_loss'

@@ -10,7 +10,21 @@
 
 #include <stdlib.h>
 
-typedef enum kind { DELIVER, STEP, FINISH, TICK, BUNDLE, APPLY, STOP, DIE, NOTICE, SHORT } kind;
+/* Those before DIE are what a rank does. */
+typedef enum kind {
+    DELIVER,
+    STEP,
+    FINISH,
+    TICK,
+    BUNDLE,
+    APPLY,
+    STOP,
+    NOTICE,
+    SHORT,
+    DIE,
+    BEGIN_FAULT,
+    END_FAULT
+} kind;
 
 typedef struct event {
     uint64_t at, order;
