@@ -387,7 +387,8 @@ static bl_status take_arrivals(bl_agent *agent, bl_error *err) {
     BL_TRY(take_all(agent, BL_CHANNEL_CONTROL, take_message, err));
     for (int rank = bl_transport_lost(agent->transport); rank >= 0 && rank < agent->n_ranks;
          rank++) {
-        if (!agent->tx.lost[rank] && bl_transport_is_lost(agent->transport, rank))
+        const bool counts = !agent->tx.lost[rank] || agent->tx.expected == rank;
+        if (counts && bl_transport_is_lost(agent->transport, rank))
             bl_agent_feed(agent, &(bl_tx_event){.kind = BL_TX_EV_LOST, .rank = rank});
     }
     bl_agent_feed(agent, &(bl_tx_event){.kind = BL_TX_EV_TICK});
@@ -496,6 +497,28 @@ int64_t bl_agent_step_bytes(const bl_agent *agent) {
 
 void bl_agent_regroup(bl_agent *agent) {
     bl_tx_regroup(&agent->tx);
+}
+
+void bl_agent_view(const bl_agent *agent, uint64_t *view, uint64_t *term) {
+    const bl_transaction *tx = &agent->tx;
+    *view = tx->view;
+    *term = tx->lead.term > tx->term ? tx->lead.term : tx->term;
+}
+
+void bl_agent_expect(bl_agent *agent, int rank) {
+    bl_tx_expect(&agent->tx, rank);
+    if (rank >= 0)
+        agent->gone[rank] = false;
+}
+
+void bl_agent_readmit(bl_agent *agent, uint64_t view, uint64_t term, bool late) {
+    bl_tx_readmit(&agent->tx, view, term, late, &agent->actions);
+    for (int i = 0; i < agent->actions.n; i++)
+        act(agent, &agent->actions.items[i]);
+}
+
+void bl_agent_join(bl_agent *agent, uint64_t view, uint64_t term, const bool *lost) {
+    bl_tx_join(&agent->tx, view, term, lost);
 }
 
 void bl_agent_set_recovering(bl_agent *agent, bool recovering) {

@@ -105,6 +105,14 @@ bool bl_agent_is_in_doubt(const bl_agent *agent);
 /* All survivors have told each other the same losses: from now on they are whom a majority is of. */
 void bl_agent_regroup(bl_agent *agent);
 
+/* What a member says of itself when a rank is to come back: its view, and the latest term it knows. */
+void bl_agent_view(const bl_agent *agent, uint64_t *view, uint64_t *term);
+/* A lost rank comes back, with all that the transaction's functions of these names do; to expect -1: it
+ * does not after all. */
+void bl_agent_expect(bl_agent *agent, int rank);
+void bl_agent_readmit(bl_agent *agent, uint64_t view, uint64_t term, bool late);
+void bl_agent_join(bl_agent *agent, uint64_t view, uint64_t term, const bool *lost);
+
 /* While the rank recovers from a loss it agrees to no new move: its map is not the others' yet. */
 void bl_agent_set_recovering(bl_agent *agent, bool recovering);
 

@@ -1,45 +1,18 @@
-#include "rebalancer/recovery.h"
+#include "rebalancer/recovery_parts.h"
 
 #include "core/mem.h"
-#include "rebalancer/cover.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define HEADER_BYTES ((size_t)24)
+#define HEADER_BYTES ((size_t)40)
 /* More than the transaction ever looks ahead, so that whatever was promised is due. */
 #define STEPS_AHEAD 4096
 #define EXCHANGES_AHEAD 65536
 #define NEWS_S 2.0
 #define REST_S 0.0005
 
-static const char MAGIC[4] = {'B', 'L', 'V', '1'};
-
-/* The latest word of a rank. */
-typedef struct word {
-    bool said;
-    uint64_t step, sequence;
-    bool *lost; /* [n_ranks] */
-    int n_history;
-    unsigned char *history; /* [n_history][set_bytes] */
-} word;
-
-struct bl_recovery {
-    bl_agent *agent;
-    bl_store *store;
-    bl_transport *transport;
-    bl_recovery_load_fn *load;
-    void *user;
-    double deadline_s;
-    int rank, n_ranks;
-    size_t set_bytes;
-    bool *lost;  /* [n_ranks] recovered from */
-    bool *knows; /* [n_ranks] what this rank says to be lost, in the recovery at hand */
-    word *words; /* [n_ranks] */
-    int n_history;
-    unsigned char *history; /* [n_history][set_bytes] */
-    bl_orphan *orphans;     /* [n_experts] */
-};
+static const char MAGIC[4] = {'B', 'L', 'V', '2'};
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
@@ -57,6 +30,7 @@ bl_status bl_recovery_create(bl_agent *agent, bl_store *store, bl_transport *tra
     r->rank = bl_transport_rank(transport);
     r->n_ranks = bl_transport_n_ranks(transport);
     r->set_bytes = ((size_t)r->n_ranks + 7) / 8;
+    r->chosen = r->coming = -1;
     bl_status st = BL_CALLOC(r->lost, r->n_ranks, err);
     if (st >= 0)
         st = BL_CALLOC(r->knows, r->n_ranks, err);
@@ -65,7 +39,7 @@ bl_status bl_recovery_create(bl_agent *agent, bl_store *store, bl_transport *tra
     for (int rank = 0; st >= 0 && rank < r->n_ranks; rank++)
         st = BL_CALLOC(r->words[rank].lost, r->n_ranks, err);
     if (st >= 0) /* each loss is repaired once */
-        st = BL_CALLOC(r->history, (size_t)r->n_ranks * r->set_bytes, err);
+        st = BL_CALLOC(r->history, ((size_t)r->n_ranks + 1) * r->set_bytes, err);
     if (st >= 0)
         st = BL_CALLOC(r->orphans, bl_agent_map(agent, 0)->n_experts, err);
     if (st < 0) {
@@ -97,38 +71,13 @@ const bool *bl_recovery_lost(const bl_recovery *r) {
 
 bool bl_recovery_is_due(const bl_recovery *r) {
     for (int rank = 0; rank < r->n_ranks; rank++) {
-        if (!bl_agent_lives(r->agent, rank) && !r->lost[rank])
+        if (!bl_agent_lives(r->agent, rank) && !r->lost[rank] && rank != r->coming)
             return true;
     }
-    return false;
+    return r->coming >= 0 && bl_transport_is_lost(r->transport, r->coming);
 }
 
 /* ---- words ----------------------------------------------------------------------------------- */
-
-static void put(unsigned char *at, uint64_t value, int n_bytes) {
-    for (int i = 0; i < n_bytes; i++)
-        at[i] = (unsigned char)(value >> (8 * i));
-}
-
-static uint64_t get(const unsigned char *at, int n_bytes) {
-    uint64_t value = 0;
-    for (int i = 0; i < n_bytes; i++)
-        value |= (uint64_t)at[i] << (8 * i);
-    return value;
-}
-
-static void pack(const bool *set, int n, unsigned char *bits) {
-    memset(bits, 0, ((size_t)n + 7) / 8);
-    for (int i = 0; i < n; i++) {
-        if (set[i])
-            bits[i / 8] = (unsigned char)(bits[i / 8] | 1u << (i % 8));
-    }
-}
-
-static void unpack(const unsigned char *bits, int n, bool *set) {
-    for (int i = 0; i < n; i++)
-        set[i] = (bits[i / 8] >> (i % 8) & 1) != 0;
-}
 
 bool bl_recovery_is_word(const void *data, size_t bytes) {
     return bytes >= HEADER_BYTES && memcmp(data, MAGIC, sizeof MAGIC) == 0;
@@ -138,7 +87,7 @@ void bl_recovery_hear(bl_recovery *r, int from, const void *data, size_t bytes) 
     const unsigned char *at = data;
     if (!bl_recovery_is_word(data, bytes) || from < 0 || from >= r->n_ranks)
         return;
-    const uint64_t n = get(at + 4, 4);
+    const uint64_t n = bl_word_get(at + 4, 4);
     if (n > (uint64_t)r->n_ranks || bytes != HEADER_BYTES + (size_t)(n + 1) * r->set_bytes)
         return;
     word *w = &r->words[from];
@@ -149,9 +98,11 @@ void bl_recovery_hear(bl_recovery *r, int from, const void *data, size_t bytes) 
     free(w->history);
     w->history = history;
     w->n_history = (int)n;
-    w->step = get(at + 8, 8);
-    w->sequence = get(at + 16, 8);
-    unpack(at + HEADER_BYTES, r->n_ranks, w->lost);
+    w->step = bl_word_get(at + 8, 8);
+    w->sequence = bl_word_get(at + 16, 8);
+    w->era = bl_word_get(at + 24, 8);
+    w->tries = bl_word_get(at + 32, 8);
+    bl_word_unpack(at + HEADER_BYTES, r->n_ranks, w->lost);
     w->said = true;
 }
 
@@ -161,10 +112,12 @@ static bl_status speak(bl_recovery *r, uint64_t step, uint64_t sequence, bl_erro
     unsigned char *data;
     BL_TRY(BL_CALLOC(data, bytes, err));
     memcpy(data, MAGIC, sizeof MAGIC);
-    put(data + 4, (uint64_t)r->n_history, 4);
-    put(data + 8, step, 8);
-    put(data + 16, sequence, 8);
-    pack(r->knows, r->n_ranks, data + HEADER_BYTES);
+    bl_word_put(data + 4, (uint64_t)r->n_history, 4);
+    bl_word_put(data + 8, step, 8);
+    bl_word_put(data + 16, sequence, 8);
+    bl_word_put(data + 24, r->era, 8);
+    bl_word_put(data + 32, r->tries, 8);
+    bl_word_pack(r->knows, r->n_ranks, data + HEADER_BYTES);
     memcpy(data + HEADER_BYTES + r->set_bytes, r->history, (size_t)r->n_history * r->set_bytes);
     bl_recovery_hear(r, r->rank, data, bytes);
     for (int to = 0; to < r->n_ranks; to++) {
@@ -193,10 +146,29 @@ static int first_dissenter(const bl_recovery *r) {
     for (int rank = 0; rank < r->n_ranks; rank++) {
         const word *w = &r->words[rank];
         if (!r->knows[rank] &&
-            (!w->said || memcmp(w->lost, r->knows, sizeof *r->knows * (size_t)r->n_ranks) != 0))
+            (!w->said || w->era != r->era || w->tries != r->tries ||
+             memcmp(w->lost, r->knows, sizeof *r->knows * (size_t)r->n_ranks) != 0))
             return rank;
     }
     return -1;
+}
+
+/* What others have learnt of a rank that comes back: that it was let in (and was so here, or was about to
+ * be), or that it is in everywhere. True when that is news. */
+static bool catch_up(bl_recovery *r) {
+    bool news = false;
+    for (int rank = 0; rank < r->n_ranks; rank++) {
+        const word *w = &r->words[rank];
+        if (w->said && w->tries > r->tries) {
+            r->tries = w->tries;
+            news = true;
+        }
+        if (w->said && w->era > r->era && r->coming >= 0) {
+            bl_recovery_confirm(r, true);
+            news = true;
+        }
+    }
+    return news;
 }
 
 static bl_status agree(bl_recovery *r, uint64_t step, uint64_t sequence, double until_s,
@@ -204,6 +176,7 @@ static bl_status agree(bl_recovery *r, uint64_t step, uint64_t sequence, double 
     for (bool news = true;;) {
         BL_TRY(bl_agent_hear(r->agent, err));
         BL_TRY(bl_agent_check(r->agent, err));
+        news = catch_up(r) || news;
         news = look_for_losses(r) || news;
         if (news)
             BL_TRY(speak(r, step, sequence, err));
@@ -351,14 +324,18 @@ static bl_status repair(bl_recovery *r, bl_recovered *out, bl_error *err) {
         const unsigned char *set = longest->history + (size_t)r->n_history * r->set_bytes;
         memcpy(r->history + (size_t)r->n_history * r->set_bytes, set, r->set_bytes);
         r->n_history++;
-        unpack(set, r->n_ranks, lost);
+        bl_word_unpack(set, r->n_ranks, lost);
         st = cover(r, lost, out, err);
     }
     free(lost);
     BL_TRY(st);
+    unsigned char *last = r->history + (size_t)r->n_history * r->set_bytes;
+    bl_word_pack(r->knows, r->n_ranks, last);
+    if (r->n_history > 0 && memcmp(last - r->set_bytes, last, r->set_bytes) == 0)
+        return BL_OK; /* who came back and was lost at once: it held nothing */
     if (r->n_history == r->n_ranks)
         return bl_fail(err, BL_ERR_INTERNAL, "more losses than ranks");
-    pack(r->knows, r->n_ranks, r->history + (size_t)r->n_history++ * r->set_bytes);
+    bl_word_pack(r->knows, r->n_ranks, r->history + (size_t)r->n_history++ * r->set_bytes);
     return cover(r, r->knows, out, err);
 }
 
@@ -398,6 +375,7 @@ static bl_status recover(bl_recovery *r, uint64_t step, uint64_t sequence, bl_re
                          bl_error *err) {
     const double until_s = bl_transport_now_s(r->transport) + r->deadline_s;
     bl_recovered made = {0};
+    r->chosen = -1;
     const bl_status news = wait_for_the_news(r, err);
     if (news != BL_OK)
         return news;
@@ -413,6 +391,12 @@ static bl_status recover(bl_recovery *r, uint64_t step, uint64_t sequence, bl_re
             break;
         BL_TRY(speak(r, step, sequence, err)); /* another one, meanwhile */
     }
+    if (r->coming == r->rank)
+        return bl_fail(err, BL_ERR_ABORTED,
+                       "the others were lost just as rank %d came back; it has nothing to go on "
+                       "with",
+                       r->rank);
+    bl_recovery_give_up_joiner(r);
     bl_agent_regroup(r->agent);
     BL_TRY(repair(r, &made, err));
     for (int rank = 0; rank < r->n_ranks; rank++) {

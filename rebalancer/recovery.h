@@ -1,5 +1,5 @@
 /*
- * recovery.h: how the survivors of a loss go on.
+ * recovery.h: how the survivors of a loss go on, and how a lost rank comes back to them.
  *
  * A rank dies; the step of all others fails (BL_ERR_PEER) and has changed nothing. Each of them
  * calls bl_recovery_run(), which returns when they can take that step again without the dead:
@@ -24,10 +24,31 @@
  * expert that nobody can hold any more is named, and its model cannot be served: that is an error
  * on all survivors.
  *
+ * Coming back. A new process takes a lost rank's number and knocks at all that live. It is let in at a step,
+ * between two moves, and with empty slots, so that maps do not change; experts it gets by an ordinary plan:
+ *
+ *     step s      all notes name the same rank and incarnation as knocking: all know that all know it
+ *     s + 1       before it, everybody lets the rank in, and the rank that leads welcomes it: steps,
+ *                 exchanges, view and term to go on with, who is lost, the maps. It takes part.
+ *     s + 1       at it: with everybody's notes it is known to be in everywhere, and is a member: a new
+ *                 view, a new *era*, in which losses are counted anew
+ *
+ * A rank asks about one lost rank per step, number (step mod ranks), so that no rank that does not get
+ * on keeps another out. When a rank is lost in between, some may have let the one that comes back in and
+ * others not. Each word therefore tells its sender's era and how often one was let in (`tries`): if one of the
+ * living is in the new era, everybody had let the rank in, and follows; if none is, it is lost
+ * again, and must knock anew. Words of another era or number of tries agree with nothing: what was said about
+ * an earlier loss of a rank is never taken for its latest.
+ *
  * The word, on the transaction's channel, little-endian:
  *
- *     0  "BLV1"   8  step       24  set of the ranks lost now, n_ranks bits, low bit first
- *     4  losses  16  exchange       then `losses` such sets: repaired before, oldest first
+ *     0  "BLV2"   8  step       24  era     40  set of the ranks lost now, n_ranks bits, low bit first
+ *     4  losses  16  exchange   32  tries       then `losses` such sets: repaired before, oldest first
+ *
+ * The welcome, likewise:
+ *
+ *     0  "BLW1"   8  step       24  view    40  era     56  layers, 60  bytes of the goal; epoch of each
+ *     4  rank    16  exchange   32  term    48  tries       layer; the maps as a goal (messages.h); the set
  */
 #ifndef BL_REBALANCER_RECOVERY_H
 #define BL_REBALANCER_RECOVERY_H
@@ -67,7 +88,41 @@ typedef struct bl_recovered {
 bl_status bl_recovery_run(bl_recovery *recovery, uint64_t step, uint64_t sequence,
                           bl_recovered *out, bl_error *err);
 
-/* [n_ranks] ranks that were recovered from; for bl_engine_restart(). */
+/* [n_ranks] ranks that were recovered from and are not back; for bl_engine_restart(). */
 const bool *bl_recovery_lost(const bl_recovery *recovery);
+
+/* ---- coming back ----------------------------------------------------------------------------- */
+
+#define BL_RECOVERY_NOTE_BYTES 32
+
+/* Before a step of that number, whose first exchange is `sequence`: lets in who was chosen at the one before.
+ * *rank_p: that rank, or -1. Then the step's note: what this rank has to tell the others. */
+bl_status bl_recovery_begin_step(bl_recovery *recovery, uint64_t step, uint64_t sequence,
+                                 unsigned char note[BL_RECOVERY_NOTE_BYTES], int *rank_p,
+                                 bl_error *err);
+
+/* At the step, with the notes of all: that of rank g begins `stride` * g bytes behind `notes`. */
+void bl_recovery_at_step(bl_recovery *recovery, uint64_t step, const void *notes, size_t stride);
+
+/* A rank has been let in and is not known to be a member everywhere: no move may start. */
+bool bl_recovery_is_joining(const bl_recovery *recovery);
+
+/* What a rank that comes back is told. */
+typedef struct bl_welcome {
+    uint64_t step, sequence, view, term, era, tries;
+    bool *lost;             /* [n_ranks]; owned */
+    bl_placement placement; /* in force, its own slots empty; owned */
+} bl_welcome;
+
+/* Wait for it. BL_ERR_PEER: everybody is gone; BL_ERR_TIMEOUT: `deadline_s` has passed. */
+bl_status bl_welcome_await(bl_transport *transport, double deadline_s, bl_welcome *out,
+                           bl_error *err);
+bl_status bl_welcome_decode(const void *data, size_t bytes, int rank, int n_ranks, bl_welcome *out,
+                            bl_error *err);
+void bl_welcome_free(bl_welcome *welcome); /* safe on a zeroed struct */
+
+/* On the rank that comes back, before its first step: agent and recovery were made over a store that
+ * holds the welcome's placement. */
+void bl_recovery_join(bl_recovery *recovery, const bl_welcome *welcome);
 
 #endif

@@ -26,6 +26,7 @@ void bl_tx_init(bl_transaction *tx, int rank, int n_ranks, const bl_tx_options *
                            .options = *options,
                            .view = 1,
                            .n_members = n_ranks,
+                           .expected = -1,
                            .lost_leader = -1};
 }
 
@@ -360,7 +361,8 @@ static void from_leader(bl_transaction *tx, const bl_tx_message *m, uint64_t now
 static void on_message(bl_transaction *tx, const bl_tx_event *event, uint64_t now,
                        bl_tx_actions *out) {
     const bl_tx_message *m = event->message;
-    if (m->from < 0 || m->from >= tx->n_ranks || tx->lost[m->from]) {
+    const bool is_known = m->from >= 0 && m->from < tx->n_ranks;
+    if (!is_known || (tx->lost[m->from] && (m->from != tx->expected || m->type != BL_TX_RESOLVE))) {
         tx->rejected++;
         return;
     }

@@ -56,7 +56,7 @@
  * interleave: a message of an older term or view is rejected, as is one of another wave, and a
  * PREPARE while busy is refused. Repeated messages change nothing.
  *
- * Loss of a rank (the transport says so on every survivor, a lost rank does not come back):
+ * Loss of a rank (the transport says so on every survivor):
  *   - not the leader: the leader aborts, or finishes the wave it has decided with those that live.
  *   - the leader: the survivors tell each other what was decided (RESOLVE). Who knows of a COMMIT
  *     has it carried out by all; if nobody does, none was carried out, and all take the wave back.
@@ -66,6 +66,12 @@
  *     halt. Survivors that have all told each other the same losses are the last view from then on
  *     (bl_tx_regroup()): whoever counts on them must be of them, since none of them hears a lost rank
  *     again. A second loss while a promised rank waits for the survivors' word halts that rank.
+ *
+ * Coming back: a lost rank that is let in again (rebalancer/recovery.h) makes a new view, between two
+ * moves. It is *expected* from the step in which all have seen it knock, and *readmitted* when all have
+ * stepped with it. In between a loss must leave a majority of both views, since some may be in the one
+ * and some in the other; whoever hears too late that the rank is in says RESOLVE again, for words of
+ * an older view do not count.
  */
 #ifndef BL_REBALANCER_TRANSACTION_H
 #define BL_REBALANCER_TRANSACTION_H
@@ -259,6 +265,10 @@ typedef struct bl_transaction {
     bool lost[BL_TX_MAX_RANKS];
     int n_members, lowest_member; /* of the view; the living are fewer after a loss */
     bool regrouped;               /* these are members of a view that has no number yet */
+    uint64_t admitted_view;       /* in which the last rank came back; 0: none did */
+    int expected;                 /* a lost rank that is coming back, or -1 */
+    bool expected_lost;           /* and was lost once more */
+    int n_joint, lowest_joint;    /* members of the view with it */
     int lost_leader;              /* whose survivors are still to be heard, or -1 */
     bool orphaned;                /* finish the decided wave without a leader */
     bl_tx_word words[BL_TX_MAX_RANKS];
@@ -274,6 +284,16 @@ void bl_tx_step(bl_transaction *tx, const bl_tx_event *event, uint64_t now_ns, b
 /* All living ranks know the same losses and that all know: from now on they are the view of which a
  * majority is needed. Not an event: what is under way goes on. */
 void bl_tx_regroup(bl_transaction *tx);
+
+/* `rank`, which is lost, is about to be one of the members again; -1: after all it is not. */
+void bl_tx_expect(bl_transaction *tx, int rank);
+
+/* It is, in a view later than any of the members', and in the latest of their terms. `late`: others have
+ * been so for a while. *out as with bl_tx_step(). */
+void bl_tx_readmit(bl_transaction *tx, uint64_t view, uint64_t term, bool late, bl_tx_actions *out);
+
+/* On the rank itself, instead: after bl_tx_init(). lost[n_ranks]. */
+void bl_tx_join(bl_transaction *tx, uint64_t view, uint64_t term, const bool *lost);
 
 /* ---- questions ------------------------------------------------------------------------------- */
 

@@ -13,9 +13,12 @@ bl_status bl_mailroom_create(int n_ranks, bl_mailroom *out, bl_error *err) {
         st = BL_CALLOC(room.peers, n_ranks, err);
     if (st == BL_OK)
         st = BL_CALLOC(room.forgiven, n_ranks, err);
+    if (st == BL_OK)
+        st = BL_CALLOC(room.knocking, n_ranks, err);
     if (st < 0) {
         free(room.boxes);
         free(room.peers);
+        free(room.forgiven);
         return st;
     }
     *out = room;
@@ -36,7 +39,16 @@ void bl_mailroom_free(bl_mailroom *room) {
     free(room->boxes);
     free(room->peers);
     free(room->forgiven);
+    free(room->knocking);
     *room = (bl_mailroom){0};
+}
+
+void bl_mailroom_clear_peer(bl_mailroom *room, int peer) {
+    for (int channel = 0; channel < BL_N_CHANNELS; channel++) {
+        bl_mailbox *box = bl_mailroom_box(room, (bl_channel)channel, peer);
+        free_from(box->first);
+        *box = (bl_mailbox){0};
+    }
 }
 
 bl_envelope *bl_envelope_new(int from, uint64_t number, uint64_t mark, size_t bytes) {

@@ -50,6 +50,7 @@ typedef struct bl_mailroom {
     bl_mailbox *boxes;       /* [BL_N_CHANNELS][n_ranks] */
     bl_peer_state *peers;    /* [n_ranks] */
     bool *forgiven;          /* [n_ranks] lost, known, and no longer a reason to end a collective */
+    uint64_t *knocking;      /* [n_ranks] incarnation of a lost rank that has come back; 0: none */
     int turn[BL_N_CHANNELS]; /* where the next look around for any peer starts */
 } bl_mailroom;
 
@@ -87,6 +88,9 @@ const bl_message *bl_mailbox_peek(const bl_mailbox *box);
 
 /* Take it out; only after a peek that found one. Returns its weight. */
 size_t bl_mailbox_take(bl_mailbox *box, bl_message *out);
+
+/* Forget all of a peer's messages; its links start anew. */
+void bl_mailroom_clear_peer(bl_mailroom *room, int peer);
 
 /* Lowest peer that is lost and not forgiven, or -1. */
 int bl_mailroom_lost(const bl_mailroom *room);

@@ -253,6 +253,31 @@ void bl_transport_forgive(bl_transport *transport, int rank) {
     transport->ops->leave(transport);
 }
 
+uint64_t bl_transport_knocking(bl_transport *transport, int rank) {
+    transport->ops->enter(transport);
+    const bl_mailroom *room = transport->room;
+    const uint64_t incarnation = bl_peer_is_lost(room->peers[rank]) ? room->knocking[rank] : 0;
+    transport->ops->leave(transport);
+    return incarnation;
+}
+
+void bl_transport_let_in(bl_transport *transport, int rank) {
+    transport->ops->enter(transport);
+    bl_mailroom *room = transport->room;
+    room->forgiven[rank] = false;
+    if (room->knocking[rank] != 0)
+        room->peers[rank] = BL_PEER_LIVE;
+    room->knocking[rank] = 0;
+    transport->ops->leave(transport);
+}
+
+void bl_transport_give_up(bl_transport *transport, int rank) {
+    transport->ops->enter(transport);
+    if (transport->room->peers[rank] == BL_PEER_LIVE && transport->ops->give_up != NULL)
+        transport->ops->give_up(transport, rank);
+    transport->ops->leave(transport);
+}
+
 void bl_transport_set_floor(bl_transport *transport, bl_channel channel, uint64_t mark) {
     transport->floor[channel] = mark;
 }

@@ -117,6 +117,18 @@ bool bl_transport_has_closed(bl_transport *transport, int rank);
 void bl_transport_forgive(bl_transport *transport, int rank);
 void bl_transport_set_floor(bl_transport *transport, bl_channel channel, uint64_t mark);
 
+/* A rank that was lost may come back: a new process, or in a simulation the same thread, takes its
+ * number and connects to all who live, as a new *incarnation* with a number of its own. To them it goes
+ * on being lost until each lets it in; until then nothing can be sent to it, and what it sends waits.
+ * All of its predecessor's messages are gone by then. */
+
+/* The incarnation that waits to be let in as this lost rank; 0: none does. */
+uint64_t bl_transport_knocking(bl_transport *transport, int rank);
+/* From now on it lives again, if it still waits; else its loss counts anew, unforgiven. */
+void bl_transport_let_in(bl_transport *transport, int rank);
+/* A living rank is lost from now on, and learns that it is. */
+void bl_transport_give_up(bl_transport *transport, int rank);
+
 /* Bytes and messages sent to other ranks so far (what a rank sends itself crosses no link), over
  * one channel or all (channel -1). */
 uint64_t bl_transport_sent_bytes(const bl_transport *transport, int channel);

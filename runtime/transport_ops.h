@@ -4,7 +4,7 @@
  * transport.c holds all that is the same everywhere: the wait for a message, its mark, the errors,
  * the counters. A back end moves bytes: it fills this rank's mailroom, says how to sleep until
  * something changed, and sends. Its handle starts with a struct bl_transport. All hooks but
- * `round` and `now` are required.
+ * `round`, `now` and `give_up` are required.
  */
 #ifndef BL_RUNTIME_TRANSPORT_OPS_H
 #define BL_RUNTIME_TRANSPORT_OPS_H
@@ -39,6 +39,9 @@ typedef struct bl_transport_ops {
 
     /* Optional: the transport's own clock, in seconds. Without it, that of bl_now_s(). */
     double (*now)(const bl_transport *transport);
+
+    /* Where ranks can come back: inside the brackets, a living peer is to be lost. */
+    void (*give_up)(bl_transport *transport, int peer);
 
     /* Close and free the handle; `orderly` is false when the rank abandons its peers. */
     void (*close)(bl_transport *transport, bool orderly);

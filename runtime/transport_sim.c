@@ -27,7 +27,8 @@ typedef enum event_kind {
     KILL,
     STOP,
     SILENT,
-    RESUME
+    RESUME,
+    KNOCK
 } event_kind;
 
 typedef struct event {
@@ -37,6 +38,7 @@ typedef struct event {
     int from,
         to;   /* of DELIVER, CLOSED, ABANDONED, BROKEN, SILENT (`to` loses `from`); else `from` */
     int lost; /* CLOSED: whom it had lost, or -1 */
+    uint64_t incarnation; /* KNOCK */
     bl_channel channel;
     bl_envelope *envelope;
 } event;
@@ -48,7 +50,8 @@ typedef struct sim_rank {
     rank_state state;
     double until_s; /* ASLEEP */
     bool is_killed;
-    int stops; /* how many stops it is in */
+    uint64_t incarnation; /* how often it has come back */
+    int stops;            /* how many stops it is in */
     bl_mailroom room;
 } sim_rank;
 
@@ -146,6 +149,7 @@ static void wake(sim *s, int rank) {
 /* `to` has lost `from`, or been left by it. */
 static void set_peer(sim *s, int from, int to, bl_peer_state state) {
     bl_peer_state *peer = &s->ranks[to].room.peers[from];
+    s->ranks[to].room.knocking[from] = 0;
     if (*peer != BL_PEER_LIVE || s->ranks[to].state == DONE)
         return;
     *peer = state;
@@ -155,7 +159,9 @@ static void set_peer(sim *s, int from, int to, bl_peer_state state) {
 static void deliver(sim *s, event *e) {
     sim_rank *to = &s->ranks[e->to];
     s->n_on_way[e->from * s->n_ranks + e->to]--;
-    if (to->state == DONE || to->is_killed || bl_peer_is_lost(to->room.peers[e->from]) ||
+    const bool is_lost =
+        bl_peer_is_lost(to->room.peers[e->from]) && to->room.knocking[e->from] == 0;
+    if (to->state == DONE || to->is_killed || is_lost ||
         !bl_mailbox_put(bl_mailroom_box(&to->room, e->channel, e->from), e->envelope)) {
         bl_envelope_free(e->envelope); /* nobody to take it, or it came twice */
         return;
@@ -223,6 +229,16 @@ static void find_silent(sim *s, int from, int to) {
     }
 }
 
+static void knock(sim *s, const event *e) {
+    sim_rank *to = &s->ranks[e->to];
+    const sim_rank *from = &s->ranks[e->from];
+    if (to->state == DONE || to->is_killed || from->is_killed ||
+        from->incarnation != e->incarnation || !bl_peer_is_lost(to->room.peers[e->from]))
+        return;
+    to->room.knocking[e->from] = e->incarnation;
+    wake(s, e->to);
+}
+
 static void happen(sim *s, event *e) {
     s->now_s = e->at_s > s->now_s ? e->at_s : s->now_s;
     remember(s, (int)e->kind, e->from, e->to);
@@ -248,6 +264,9 @@ static void happen(sim *s, event *e) {
         break;
     case SILENT:
         find_silent(s, e->from, e->to);
+        break;
+    case KNOCK:
+        knock(s, e);
         break;
     }
     free(e);
@@ -465,6 +484,71 @@ static void sim_close(bl_transport *transport, bool orderly) {
     free(transport);
 }
 
+static void sim_give_up(bl_transport *transport, int peer) {
+    sim *s = sim_of(transport);
+    set_peer(s, peer, transport->rank, BL_PEER_LOST);
+    add(s, arrival_s(s, transport->rank, peer, 0), BROKEN, transport->rank, peer);
+}
+
+/* Nothing of a rank's former life is left on the way, and all others know that it is over. */
+static void bury(sim *s, int rank) {
+    for (event **link = &s->events; *link != NULL;) {
+        event *e = *link;
+        const bool is_word = e->kind == DELIVER || e->kind == CLOSED || e->kind == ABANDONED ||
+                             e->kind == BROKEN || e->kind == KNOCK;
+        if (is_word && (e->from == rank || e->to == rank)) {
+            *link = e->next;
+            bl_envelope_free(e->envelope);
+            free(e);
+        } else {
+            link = &e->next;
+        }
+    }
+    for (int peer = 0; peer < s->n_ranks; peer++) {
+        s->n_on_way[rank * s->n_ranks + peer] = s->n_on_way[peer * s->n_ranks + rank] = 0;
+        for (int channel = 0; channel < BL_N_CHANNELS; channel++) {
+            const size_t out = link_index(s, channel, rank, peer),
+                         in = link_index(s, channel, peer, rank);
+            s->weights[out] = s->weights[in] = s->numbers[out] = s->numbers[in] = 0;
+        }
+        bl_mailroom_clear_peer(&s->ranks[rank].room, peer);
+        if (peer == rank)
+            continue;
+        set_peer(s, rank, peer, BL_PEER_LOST);
+        bl_mailroom_clear_peer(&s->ranks[peer].room, rank);
+    }
+}
+
+/* Has this rank come back without being let in everywhere? Whoever else comes back hears it knock, too. */
+static bool is_waiting(const sim *s, int rank) {
+    for (int peer = 0; peer < s->n_ranks; peer++) {
+        const sim_rank *other = &s->ranks[peer];
+        if (peer != rank && !other->is_killed && other->state != DONE &&
+            bl_peer_is_lost(other->room.peers[rank]))
+            return s->ranks[rank].incarnation > 0;
+    }
+    return false;
+}
+
+/* Locked, with the baton. */
+static void start_anew(sim *s, int rank) {
+    sim_rank *me = &s->ranks[rank];
+    bury(s, rank);
+    me->is_killed = false;
+    me->incarnation++;
+    for (int peer = 0; peer < s->n_ranks; peer++) {
+        const sim_rank *other = &s->ranks[peer];
+        const bool waits = peer != rank && !other->is_killed && is_waiting(s, peer);
+        me->room.knocking[peer] = waits ? other->incarnation : 0;
+        me->room.peers[peer] = other->is_killed || waits ? BL_PEER_LOST
+                               : other->state == DONE    ? BL_PEER_CLOSED
+                                                         : BL_PEER_LIVE;
+        me->room.forgiven[peer] = other->is_killed || waits;
+        if (peer != rank)
+            add(s, arrival_s(s, rank, peer, 0), KNOCK, rank, peer)->incarnation = me->incarnation;
+    }
+}
+
 static const bl_transport_ops sim_ops = {
     .name = "sim",
     .enter = sim_enter,
@@ -474,7 +558,21 @@ static const bl_transport_ops sim_ops = {
     .send = sim_send,
     .close = sim_close,
     .now = sim_now,
+    .give_up = sim_give_up,
 };
+
+void bl_transport_sim_come_back(bl_transport *transport, double pause_s) {
+    sim *s = sim_of(transport);
+    assert(transport->ops == &sim_ops);
+    sim_enter(transport);
+    const double until_s = s->now_s + pause_s;
+    while (s->now_s < until_s)
+        fall_asleep(s, transport->rank, until_s);
+    start_anew(s, transport->rank);
+    memset(transport->floor, 0, sizeof transport->floor);
+    memset(transport->self_sent, 0, sizeof transport->self_sent);
+    sim_leave(transport);
+}
 
 /* ---- open ----------------------------------------------------------------------------------- */
 

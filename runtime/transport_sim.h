@@ -56,6 +56,11 @@ typedef struct bl_sim_options {
 bl_status bl_transport_sim_open(int n_ranks, const bl_sim_options *options, bl_transport **handles,
                                 bl_error *err);
 
+/* The rank of this handle comes back, as a new incarnation, after a death or after it has stopped for good:
+ * called by its thread, which holds nothing else of its former life any more. Sleeps for `pause_s`; then
+ * the others have lost the former one for certain, and hear the new one knock. */
+void bl_transport_sim_come_back(bl_transport *transport, double pause_s);
+
 /* A number for all that has happened on the cluster so far: deliveries, faults, turns, each with its
  * time. Runs that are the same have the same. */
 uint64_t bl_transport_sim_history(const bl_transport *transport);

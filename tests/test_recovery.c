@@ -1,5 +1,5 @@
-/* Ranks die at any moment, also while the others recover and while experts move: those that are left go
- * on with equal maps, serve every expert from the right bytes, and end together. Ranks are threads; a step
+/* Ranks die at any moment, also while the others recover and while experts move, and come back: those that
+ * are left go on with equal maps, serve every expert from the right bytes, and end together. Ranks are threads; a step
  * is what the engine makes of it: notes, the agent, one exchange of rows per layer. */
 #include "tests/support/support.h"
 
@@ -22,14 +22,19 @@ static const int layers[LAYERS] = {1, 4};
 typedef struct note {
     int done, busy;
     uint64_t epochs[LAYERS];
+    unsigned char recovery[BL_RECOVERY_NOTE_BYTES];
 } note;
 
 typedef struct rank {
     int rank, n_spares;
     uint64_t seed;
-    int n_steps;      /* to take */
-    double dies_at_s; /* 0: it lives */
-    bool still;       /* it starts no moves */
+    int n_steps;         /* to take */
+    double dies_at_s;    /* 0: it lives */
+    bool still;          /* it starts no moves */
+    char first_end[200]; /* of its first life */
+    double pause_s;      /* after a death it comes back, this much later; 0: it does not */
+    int returns, turned_away, welcomed;
+    uint64_t view, term; /* the latest seen: they only grow */
     bl_transport *transport;
     bl_exchange exchange;
     bl_store *store;
@@ -101,8 +106,25 @@ static bl_status serve_layer(rank *r, int l, bl_error *err) {
     return st;
 }
 
+/* Views and terms only grow; those of a rank that comes back are later than those it had. */
+static bl_status check_view(rank *r, bl_error *err) {
+    uint64_t view, term;
+    bl_agent_view(r->agent, &view, &term);
+    if (view < r->view || term < r->term)
+        return bl_fail(err, BL_ERR_INTERNAL, "view %llu, term %llu after %llu, %llu",
+                       (unsigned long long)view, (unsigned long long)term,
+                       (unsigned long long)r->view, (unsigned long long)r->term);
+    r->view = view;
+    r->term = term;
+    return BL_OK;
+}
+
 static bl_status step_once(rank *r, bool *over, bl_error *err) {
     note mine = {0}, all[RANKS];
+    int back;
+    BL_TRY(bl_recovery_begin_step(r->recovery, r->step, r->exchange.sequence, mine.recovery, &back,
+                                  err));
+    r->welcomed += back >= 0;
     BL_TRY(bl_agent_hear(r->agent, err));
     if (bl_recovery_is_due(r->recovery))
         return bl_fail(err, BL_ERR_PEER, "a rank was lost");
@@ -110,6 +132,8 @@ static bl_status step_once(rank *r, bool *over, bl_error *err) {
     mine.busy = bl_agent_is_busy(r->agent);
     BL_TRY(bl_exchange_allgather(&r->exchange, &mine, sizeof mine, all, err));
     BL_TRY(bl_agent_at_step(r->agent, r->step, err));
+    bl_recovery_at_step(r->recovery, r->step, all[0].recovery, sizeof *all);
+    BL_TRY(check_view(r, err));
     for (int l = 0; l < LAYERS; l++)
         mine.epochs[l] = bl_store_map(r->store, layers[l])->epoch;
     BL_TRY(bl_exchange_allgather(&r->exchange, &mine, sizeof mine, all, err));
@@ -136,7 +160,8 @@ static void maybe_move(rank *r, bl_rng *rng) {
     bl_error err = BL_ERROR_INIT;
     int n;
     if (r->still || bl_agent_leader(r->agent) != r->rank || bl_agent_is_busy(r->agent) ||
-        r->completed >= r->n_steps || bl_rng_below(rng, 4) != 0)
+        bl_recovery_is_joining(r->recovery) || r->completed >= r->n_steps ||
+        bl_rng_below(rng, 4) != 0)
         return;
     bl_placement goal;
     if (bl_placement_copy(&goals[bl_rng_below(rng, GOALS)], &goal, &err) < 0)
@@ -188,9 +213,63 @@ static bl_status run(rank *r) {
     return BL_OK;
 }
 
+static void close_parts(rank *r) {
+    bl_recovery_free(r->recovery);
+    bl_agent_free(r->agent);
+    bl_store_free(r->store);
+    r->recovery = NULL;
+    r->agent = NULL;
+    r->store = NULL;
+}
+
+static bl_status open_parts(rank *r, const bl_placement *placement, bl_error *err) {
+    bl_agent_options options = BL_AGENT_OPTIONS_INIT;
+    options.step_bytes = BL_AGENT_MIN_STEP_BYTES;
+    r->exchange = bl_exchange_over(r->transport, 20);
+    BL_TRY(bl_store_create(placement, r->rank, BUNDLE, r->n_spares, &r->store, err));
+    for (int l = 0; l < LAYERS; l++) {
+        const bl_layer_placement *map = bl_store_map(r->store, layers[l]);
+        for (int slot = map->begin[r->rank]; slot < map->begin[r->rank + 1]; slot++) {
+            if (map->expert[slot] != BL_NO_EXPERT)
+                memset(bl_store_slot(r->store, layers[l], slot),
+                       tag_of(layers[l], map->expert[slot]), BUNDLE);
+        }
+    }
+    BL_TRY(bl_agent_create(r->store, r->transport, layers, LAYERS, &options, &r->agent, err));
+    BL_TRY(bl_recovery_create(r->agent, r->store, r->transport, load, NULL, 20, &r->recovery, err));
+    bl_agent_on_told(r->agent, hear, r);
+    return BL_OK;
+}
+
+/* A new life: knock, be welcomed, serve. */
+static bl_status come_back(rank *r) {
+    bl_welcome welcome;
+    r->error = BL_ERROR_INIT;
+    bl_transport_sim_come_back(r->transport, r->pause_s);
+    close_parts(r);
+    BL_TRY(bl_welcome_await(r->transport, 5, &welcome, &r->error));
+    bl_status st = open_parts(r, &welcome.placement, &r->error);
+    if (st >= 0) {
+        bl_recovery_join(r->recovery, &welcome);
+        bl_exchange_restart(&r->exchange, welcome.sequence, bl_recovery_lost(r->recovery));
+        r->step = welcome.step;
+        st = run(r);
+    }
+    bl_welcome_free(&welcome);
+    return st;
+}
+
 static void *rank_main(void *user) {
     rank *r = user;
     r->status = run(r);
+    snprintf(r->first_end, sizeof r->first_end, "%.199s", r->error.text);
+    for (int tries = 0; r->pause_s > 0 && r->status < 0 && tries < 8; tries++) {
+        r->status = come_back(r);
+        if (r->agent == NULL)
+            r->turned_away++;
+        else
+            r->returns++;
+    }
     if (r->died || r->status < 0)
         bl_transport_abandon(r->transport);
     else
@@ -220,23 +299,8 @@ static void fill(bl_placement *p, uint64_t seed) {
 
 static void open_rank(rank *r) {
     bl_error err;
-    bl_agent_options options = BL_AGENT_OPTIONS_INIT;
-    options.step_bytes = BL_AGENT_MIN_STEP_BYTES;
     r->error = BL_ERROR_INIT;
-    r->exchange = bl_exchange_over(r->transport, 20);
-    assert_ok(bl_store_create(&start, r->rank, BUNDLE, r->n_spares, &r->store, &err));
-    for (int l = 0; l < LAYERS; l++) {
-        const bl_layer_placement *map = bl_store_map(r->store, layers[l]);
-        for (int slot = map->begin[r->rank]; slot < map->begin[r->rank + 1]; slot++) {
-            if (map->expert[slot] != BL_NO_EXPERT)
-                memset(bl_store_slot(r->store, layers[l], slot),
-                       tag_of(layers[l], map->expert[slot]), BUNDLE);
-        }
-    }
-    assert_ok(bl_agent_create(r->store, r->transport, layers, LAYERS, &options, &r->agent, &err));
-    assert_ok(
-        bl_recovery_create(r->agent, r->store, r->transport, load, NULL, 20, &r->recovery, &err));
-    bl_agent_on_told(r->agent, hear, r);
+    assert_ok(open_parts(r, &start, &err));
 }
 
 typedef struct totals {
@@ -297,9 +361,7 @@ static void check_ranks(const rank *ranks, uint64_t seed, totals *sum) {
 
 static void close_ranks(rank *ranks) {
     for (int g = 0; g < RANKS; g++) {
-        bl_recovery_free(ranks[g].recovery);
-        bl_agent_free(ranks[g].agent);
-        bl_store_free(ranks[g].store);
+        close_parts(&ranks[g]);
     }
 }
 
@@ -482,6 +544,140 @@ static void test_losses_one_after_another(void **state) {
     assert_int_equal(sum.recovered, (4 + 3 + 2) * n_seeds());
 }
 
+/* ---- ranks that come back --------------------------------------------------------------------- */
+
+typedef struct returns {
+    int runs, returned, turned_away, welcomed, whole, halted;
+} returns;
+
+/* Too many died at once, so that nobody was left to let anybody in. */
+static bool all_halted(const rank *ranks) {
+    bool any = false;
+    for (int g = 0; g < RANKS; g++) {
+        const char *end = ranks[g].first_end;
+        const bool halted = strstr(end, "too few ranks are left") != NULL ||
+                            strstr(end, "before the survivors knew") != NULL;
+        any = any || halted;
+        if (!halted && strstr(end, "was killed") == NULL)
+            return false;
+    }
+    return any;
+}
+
+/* All that die come back, perhaps more than once, and die while they do. Who is in at the end is one
+ * cluster: same maps, no leaks, everything served from the right bytes. */
+static void run_with_returns(uint64_t seed, bool still, const bl_sim_fault *faults, int n_faults,
+                             double pause_s, returns *sum) {
+    static rank ranks[RANKS];
+    bl_error err;
+    bl_transport *handles[RANKS];
+    totals ends = {0};
+    bl_sim_options options = BL_SIM_OPTIONS_INIT;
+    options.seed = seed;
+    options.lose = 0.3 * (double)(seed % 4) / 3;
+    options.again = 0.2;
+    options.silence_s = 0.003;
+    options.faults = faults;
+    options.n_faults = n_faults;
+    assert_ok(bl_transport_sim_open(RANKS, &options, handles, &err));
+    open_ranks(ranks, handles, seed, 250, SPARES);
+    for (int g = 0; g < RANKS; g++) {
+        ranks[g].still = still;
+        ranks[g].pause_s = pause_s;
+    }
+    run_ranks(ranks);
+    int at_end = 0;
+    for (int g = 0; g < RANKS; g++) {
+        sum->returned += ranks[g].returns;
+        sum->turned_away += ranks[g].turned_away;
+        sum->welcomed += ranks[g].welcomed;
+        if (ranks[g].status == BL_ERR_PEER || ranks[g].status == BL_ERR_TIMEOUT)
+            ranks[g].status = BL_ERR_ABORTED; /* it was not let in before the others had ended */
+        at_end += ranks[g].status >= 0;
+    }
+    if (at_end == 0 && !all_halted(ranks)) {
+        for (int g = 0; g < RANKS; g++)
+            print_message("# rank %d: %s; %s\n", g, ranks[g].first_end, ranks[g].error.text);
+        fail_msg("seed %llu: nobody served to the end", (unsigned long long)seed);
+    }
+    sum->halted += at_end == 0;
+    sum->runs++;
+    sum->whole += at_end == RANKS;
+    check_ranks(ranks, seed, &ends);
+    close_ranks(ranks);
+}
+
+static void print_returns(const returns *sum) {
+    print_message(
+        "# %d clusters: %d came back, %d were turned away, %d welcomes, %d clusters whole "
+        "at the end\n",
+        sum->runs, sum->returned, sum->turned_away, sum->welcomed, sum->whole);
+}
+
+/* One dies, comes back and is planned onto; then another. */
+static void test_one_comes_back_and_another(void **state) {
+    (void)state;
+    returns sum = {0};
+    for (int seed = 1; seed <= n_seeds() / 4; seed++) {
+        bl_rng rng;
+        bl_rng_seed(&rng, (uint64_t)seed);
+        const int first = (int)bl_rng_below(&rng, RANKS);
+        const int second = (first + 1 + (int)bl_rng_below(&rng, RANKS - 1)) % RANKS;
+        const bl_sim_fault faults[] = {{BL_SIM_KILL, 0.002, 0, (uint64_t)1 << first},
+                                       {BL_SIM_KILL, 0.012, 0, (uint64_t)1 << second}};
+        run_with_returns((uint64_t)seed, false, faults, 2, 0.002, &sum);
+    }
+    print_returns(&sum);
+    assert_int_equal(sum.returned, 2 * sum.runs);
+    assert_int_equal(sum.whole, sum.runs);
+}
+
+static void test_two_come_back_at_once(void **state) {
+    (void)state;
+    returns sum = {0};
+    for (int seed = 1; seed <= n_seeds() / 4; seed++) {
+        const uint64_t both = (uint64_t)1 << seed % RANKS | (uint64_t)1 << (seed + 2) % RANKS;
+        const bl_sim_fault fault = {BL_SIM_KILL, 0.002, 0, both};
+        run_with_returns((uint64_t)seed, true, &fault, 1, 0.001, &sum);
+    }
+    print_returns(&sum);
+    assert_int_equal(sum.whole, sum.runs);
+}
+
+/* Anything at any moment: two or three deaths close to each other, so that ranks die as others come back,
+ * and who comes back is killed again, and all of that while experts move. */
+static void test_deaths_during_returns(void **state) {
+    (void)state;
+    returns sum = {0};
+    for (int seed = 1; seed <= n_seeds(); seed++) {
+        bl_rng rng;
+        bl_sim_fault faults[4];
+        bl_rng_seed(&rng, (uint64_t)seed);
+        const int n = 2 + (int)bl_rng_below(&rng, 3);
+        for (int i = 0; i < n; i++)
+            faults[i] = (bl_sim_fault){BL_SIM_KILL, 0.002 + 1e-6 * bl_rng_below(&rng, 8000), 0,
+                                       (uint64_t)1 << bl_rng_below(&rng, RANKS - 1)};
+        run_with_returns((uint64_t)seed, seed % 3 == 0, faults, n,
+                         1e-6 * (200 + (double)bl_rng_below(&rng, 4000)), &sum);
+    }
+    print_returns(&sum);
+    assert_true(sum.returned > sum.runs && sum.halted * 8 <= sum.runs);
+}
+
+/* A rank that stood still for so long that the others gave it up is refused until it knocks. */
+static void test_a_stopped_rank_comes_back(void **state) {
+    (void)state;
+    returns sum = {0};
+    for (int seed = 1; seed <= n_seeds() / 8; seed++) {
+        const bl_sim_fault fault = {BL_SIM_STOP, 0.002 + 1e-5 * seed, 0.010,
+                                    (uint64_t)1 << (seed % RANKS)};
+        run_with_returns((uint64_t)seed, false, &fault, 1, 0.001, &sum);
+    }
+    print_returns(&sum);
+    assert_int_equal(sum.returned, sum.runs);
+    assert_int_equal(sum.whole, sum.runs);
+}
+
 static int set_up(void **state) {
     (void)state;
     bl_error err;
@@ -512,6 +708,10 @@ int main(void) {
         cmocka_unit_test(test_a_network_that_loses_messages),
         cmocka_unit_test(test_a_partition),
         cmocka_unit_test(test_losses_one_after_another),
+        cmocka_unit_test(test_one_comes_back_and_another),
+        cmocka_unit_test(test_two_come_back_at_once),
+        cmocka_unit_test(test_deaths_during_returns),
+        cmocka_unit_test(test_a_stopped_rank_comes_back),
     };
     return cmocka_run_group_tests_name("recovery", tests, set_up, tear_down);
 }
