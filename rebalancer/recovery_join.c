@@ -255,7 +255,8 @@ void bl_recovery_join(bl_recovery *r, const bl_welcome *welcome) {
     for (int rank = 0; rank < r->n_ranks; rank++) {
         if (r->lost[rank]) /* perhaps while this one waited: it is known */
             bl_transport_forgive(r->transport, rank);
-        else if (bl_transport_knocking(r->transport, rank) != 0) /* as this one did, and was first */
+        else if (bl_transport_knocking(r->transport, rank) !=
+                 0) /* as this one did, and was first */
             bl_transport_let_in(r->transport, rank);
     }
     bl_agent_join(r->agent, welcome->view, welcome->term, welcome->lost);

@@ -36,14 +36,16 @@ struct bl_pulse {
     int fd, news_fd, stop_fd; /* the socket; tells the owner; tells the thread */
     bool is_started;
     pthread_t thread;
+    pthread_mutex_t lock;               /* of the following */
     struct sockaddr_storage *addresses; /* [n_ranks] */
+    uint64_t *incarnation;              /* [n_ranks] 0: the first */
     double *heard_s;                    /* [n_ranks] on the clock of bl_now_s(); 0: never yet */
     atomic_bool *silent;                /* [n_ranks] */
 };
 
 /* By what a rank's beats are known, so that a stray datagram is not taken for one. */
 static uint64_t tag_of(const bl_pulse *pulse, int rank) {
-    uint64_t state = pulse->key ^ MAGIC ^ (uint64_t)rank << 32;
+    uint64_t state = pulse->key ^ MAGIC ^ (uint64_t)rank << 32 ^ pulse->incarnation[rank];
     return bl_splitmix64(&state);
 }
 
@@ -111,9 +113,11 @@ static void *run(void *arg) {
         if (now_s - looked_s > pulse->silence_s / 2)
             start_anew(pulse, now_s);
         looked_s = now_s;
+        pthread_mutex_lock(&pulse->lock);
         beat_once(pulse);
         hear(pulse, now_s);
         find_silent(pulse, now_s);
+        pthread_mutex_unlock(&pulse->lock);
         poll(&stop, 1, (int)(pulse->silence_s / BEATS_PER_SILENCE * 1e3));
     } while (stop.revents == 0);
     return NULL;
@@ -155,6 +159,8 @@ bl_status bl_pulse_open(int rank, int n_ranks, uint64_t key, double silence_s,
     pulse->key = key;
     pulse->silence_s = silence_s;
     pulse->fd = pulse->news_fd = pulse->stop_fd = -1;
+    pthread_mutex_init(&pulse->lock, NULL);
+    BL_TRY_GOTO(st, BL_CALLOC(pulse->incarnation, n_ranks, err), err_close);
     BL_TRY_GOTO(st, BL_CALLOC(pulse->addresses, n_ranks, err), err_close);
     BL_TRY_GOTO(st, BL_CALLOC(pulse->heard_s, n_ranks, err), err_close);
     BL_TRY_GOTO(st, BL_CALLOC(pulse->silent, n_ranks, err), err_close);
@@ -179,6 +185,16 @@ bl_status bl_pulse_start(bl_pulse *pulse, const struct sockaddr_storage *address
                        pulse->rank, strerror(rc));
     pulse->is_started = true;
     return BL_OK;
+}
+
+void bl_pulse_renew(bl_pulse *pulse, int rank, const struct sockaddr_storage *address,
+                    uint64_t incarnation) {
+    pthread_mutex_lock(&pulse->lock);
+    pulse->addresses[rank] = *address;
+    pulse->incarnation[rank] = incarnation;
+    pulse->heard_s[rank] = 0;
+    pulse->silent[rank] = false;
+    pthread_mutex_unlock(&pulse->lock);
 }
 
 int bl_pulse_fd(const bl_pulse *pulse) {
@@ -215,6 +231,8 @@ void bl_pulse_close(bl_pulse *pulse) {
     close_fd(pulse->fd);
     close_fd(pulse->news_fd);
     close_fd(pulse->stop_fd);
+    pthread_mutex_destroy(&pulse->lock);
+    free(pulse->incarnation);
     free(pulse->addresses);
     free(pulse->heard_s);
     free(pulse->silent);

@@ -45,6 +45,12 @@ bl_status bl_pulse_open(int rank, int n_ranks, uint64_t key, double silence_s,
  * are left out. Copied. */
 bl_status bl_pulse_start(bl_pulse *pulse, const struct sockaddr_storage *addresses, bl_error *err);
 
+/* A rank has come back as another process: from now on beats are of this incarnation and go to this address,
+ * and it is watched from its first one on; the beats of the former are not heard. For the own rank, before the
+ * start: its incarnation alone counts. */
+void bl_pulse_renew(bl_pulse *pulse, int rank, const struct sockaddr_storage *address,
+                    uint64_t incarnation);
+
 /* Readable once a peer has fallen silent, until bl_pulse_read_news(). */
 int bl_pulse_fd(const bl_pulse *pulse);
 

@@ -265,6 +265,8 @@ void bl_transport_let_in(bl_transport *transport, int rank) {
     transport->ops->enter(transport);
     bl_mailroom *room = transport->room;
     room->forgiven[rank] = false;
+    if (room->knocking[rank] != 0 && transport->ops->let_in != NULL)
+        transport->ops->let_in(transport, rank);
     if (room->knocking[rank] != 0)
         room->peers[rank] = BL_PEER_LIVE;
     room->knocking[rank] = 0;
@@ -276,6 +278,13 @@ void bl_transport_give_up(bl_transport *transport, int rank) {
     if (transport->room->peers[rank] == BL_PEER_LIVE && transport->ops->give_up != NULL)
         transport->ops->give_up(transport, rank);
     transport->ops->leave(transport);
+}
+
+bl_status bl_transport_directory(bl_transport *transport, char **text_p, bl_error *err) {
+    if (transport->ops->directory == NULL)
+        return bl_fail(err, BL_ERR_UNSUPPORTED, "ranks do not come back over the transport %s",
+                       transport->ops->name);
+    return transport->ops->directory(transport, text_p, err);
 }
 
 void bl_transport_set_floor(bl_transport *transport, bl_channel channel, uint64_t mark) {

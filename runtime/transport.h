@@ -129,6 +129,10 @@ void bl_transport_let_in(bl_transport *transport, int rank);
 /* A living rank is lost from now on, and learns that it is. */
 void bl_transport_give_up(bl_transport *transport, int rank);
 
+/* Where the ranks that live can be reached, for one that comes back: hexadecimal digits, the caller's
+ * (free). Whoever has them can join. BL_ERR_UNSUPPORTED: ranks cannot come back over this transport. */
+bl_status bl_transport_directory(bl_transport *transport, char **text_p, bl_error *err);
+
 /* Bytes and messages sent to other ranks so far (what a rank sends itself crosses no link), over
  * one channel or all (channel -1). */
 uint64_t bl_transport_sent_bytes(const bl_transport *transport, int channel);
@@ -162,6 +166,11 @@ typedef struct bl_ucx_options {
 
 /* Meet the other ranks and connect to all of them; returns when every pair has spoken. */
 bl_status bl_transport_ucx_open(const bl_ucx_options *options, bl_transport **out, bl_error *err);
+
+/* Come back as options->rank, which is lost to the ranks in whose directory this process has been told:
+ * connects to all that live there. Of the options, rank, n_ranks, deadline_s and silence_s count. */
+bl_status bl_transport_ucx_come_back(const bl_ucx_options *options, const char *directory,
+                                     bl_transport **out, bl_error *err);
 
 /* UCX takes SIGHUP (its UCX_DEBUG_SIGNO) from the moment it is loaded, before main(), and does
  * nothing on it: a terminal that closes would leave everything running. Called first in main(), this

@@ -4,7 +4,7 @@
  * transport.c holds all that is the same everywhere: the wait for a message, its mark, the errors,
  * the counters. A back end moves bytes: it fills this rank's mailroom, says how to sleep until
  * something changed, and sends. Its handle starts with a struct bl_transport. All hooks but
- * `round`, `now` and `give_up` are required.
+ * `round`, `now` and those of ranks that come back are required.
  */
 #ifndef BL_RUNTIME_TRANSPORT_OPS_H
 #define BL_RUNTIME_TRANSPORT_OPS_H
@@ -40,8 +40,13 @@ typedef struct bl_transport_ops {
     /* Optional: the transport's own clock, in seconds. Without it, that of bl_now_s(). */
     double (*now)(const bl_transport *transport);
 
-    /* Where ranks can come back: inside the brackets, a living peer is to be lost. */
+    /* Where ranks can come back; inside the brackets: a living peer is to be lost; optional, too, one that
+     * knocks is about to live. */
     void (*give_up)(bl_transport *transport, int peer);
+    void (*let_in)(bl_transport *transport, int peer);
+
+    /* Optional: see bl_transport_directory(). */
+    bl_status (*directory)(bl_transport *transport, char **text_p, bl_error *err);
 
     /* Close and free the handle; `orderly` is false when the rank abandons its peers. */
     void (*close)(bl_transport *transport, bool orderly);

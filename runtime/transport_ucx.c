@@ -99,6 +99,12 @@ void bl_ucx_say(bl_ucx_peer *peer, bl_ucx_kind kind, bl_channel channel, uint64_
         peer->owner->out_of_memory = true;
 }
 
+void bl_ucx_say_with(bl_ucx_peer *peer, bl_ucx_kind kind, const void *data, size_t bytes) {
+    const bl_ucx_head head = {.kind = (uint16_t)kind, .from = peer->owner->base.rank};
+    if (!post_copy(peer, &head, data, bytes))
+        peer->owner->out_of_memory = true;
+}
+
 static bool is_gone(const bl_ucx_peer *peer) {
     return peer->owner->room.peers[peer->rank] != BL_PEER_LIVE;
 }
@@ -239,6 +245,7 @@ static void on_fetched(void *request, ucs_status_t status, size_t length, void *
     fetch *fetched = user;
     (void)length;
     fetched->peer->owner->n_in_flight--;
+    fetched->peer->n_fetching--;
     if (status == UCS_OK)
         note_arrival(fetched->peer, fetched->envelope, fetched->channel);
     free(fetched);
@@ -262,6 +269,7 @@ static void start_fetch(bl_ucx_peer *peer, bl_envelope *envelope, int channel, v
                                                     envelope->message.bytes, &param);
     if (UCS_PTR_IS_PTR(request)) {
         ucx->n_in_flight++;
+        peer->n_fetching++;
         return;
     }
     if (UCS_PTR_RAW_STATUS(request) == UCS_OK)
@@ -335,6 +343,7 @@ ucs_status_t bl_ucx_on_message(void *arg, const void *head_data, size_t head_byt
     switch (head.kind) {
     case BL_UCX_HELLO:
         peer->has_spoken = true;
+        bl_ucx_on_return(peer, data, bytes);
         break;
     case BL_UCX_DATA:
         return bytes == head.bytes ? on_data(peer, &head, data, param) : UCS_OK;
@@ -365,8 +374,11 @@ ucs_status_t bl_ucx_on_message(void *arg, const void *head_data, size_t head_byt
 
 void bl_ucx_on_failure(void *arg, ucp_ep_h endpoint, ucs_status_t status) {
     bl_ucx_peer *peer = arg;
-    (void)endpoint, (void)status; /* that it happened is all the callers can act on */
+    (void)status; /* that it happened is all the callers can act on */
+    if (endpoint != NULL && endpoint != peer->endpoint)
+        return; /* of a predecessor */
     peer->has_failed = true;
+    peer->owner->room.knocking[peer->rank] = 0;
     peer->owner->unsettled = true;
     if (peer->owner->room.peers[peer->rank] == BL_PEER_LIVE && !peer->bye_settled)
         peer->owner->room.peers[peer->rank] = BL_PEER_LOST;
@@ -586,4 +598,7 @@ const bl_transport_ops bl_ucx_ops = {
     .taken = ucx_taken,
     .send = ucx_send,
     .close = ucx_close,
+    .give_up = bl_ucx_give_up,
+    .let_in = bl_ucx_let_in,
+    .directory = bl_ucx_directory,
 };

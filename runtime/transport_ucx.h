@@ -1,12 +1,14 @@
 /*
  * transport_ucx.h: what the parts of the UCX back end share: opening (transport_ucx_open.c), the life of
- * an open connection (transport_ucx.c) and large messages inside one host (transport_ucx_near.c).
+ * an open connection (transport_ucx.c), large messages inside one host (transport_ucx_near.c) and ranks
+ * that come back (transport_ucx_back.c).
  *
  * Every pair of ranks has one UCX endpoint in peer-error mode; all that is said goes as active
  * messages of one id with the head below. UCX may deliver a small message before a large one that
  * was sent earlier, so each message of a link carries its number and the mailbox sorts.
  *
- *     HELLO     the first thing each side of a new connection says
+ *     HELLO     the first thing each side of a new connection says; a rank that comes back says with it
+ *               which incarnation it is, and its card
  *     DATA      a message of a channel
  *     OFFER     a large message of a channel, to be read out of the sender's memory
  *     NEAR_DONE, NEAR_REFUSED   it was read; it cannot be
@@ -21,6 +23,7 @@
 #define BL_RUNTIME_TRANSPORT_UCX_H
 
 #include "runtime/pulse.h"
+#include "runtime/rendezvous.h"
 #include "runtime/transport_ops.h"
 
 #include <stdatomic.h>
@@ -54,6 +57,12 @@ typedef struct bl_ucx_bye {
     int64_t lost; /* a rank, or -1 */
 } bl_ucx_bye;
 
+/* Of a rank that comes back. */
+typedef struct bl_ucx_return {
+    uint64_t incarnation;
+    bl_peer_card card;
+} bl_ucx_return;
+
 /* Where the bytes of an OFFER are, in the sender's memory, and the stamp that says they are still what
  * was offered. */
 typedef struct bl_ucx_offer {
@@ -76,6 +85,10 @@ typedef struct bl_ucx_peer {
     bool has_failed;            /* UCX says so, or we gave it up: endpoint to be closed */
     bool says_bye, bye_settled; /* its BYE has come; and all it announced, and that was answered */
     bool bye_taken;             /* it has all we sent */
+    int n_fetching;             /* messages that UCX is still bringing into its mailbox */
+    bl_peer_card card;          /* where it is reached */
+    uint64_t incarnation;       /* 0: it never came back */
+    bl_ucx_return back;         /* of the one that knocks */
     bl_ucx_bye bye;
     struct {
         bool is_usable; /* it runs on this host, and nothing has been refused so far */
@@ -109,6 +122,7 @@ typedef struct bl_ucx {
     bl_ucx_peer *peers; /* [n_ranks]; the own one is unused */
     uint64_t job;
     bl_pulse *pulse;                     /* NULL without a heartbeat */
+    bl_ucx_return mine;                  /* incarnation 0: this rank was there from the start */
     bl_ucx_fetch *fetches, **last_fetch; /* in the order heard */
     bool unsettled;                      /* callbacks left something to do */
     bool out_of_memory;                  /* a message could not be stored */
@@ -131,6 +145,32 @@ void bl_ucx_on_failure(void *arg, ucp_ep_h endpoint, ucs_status_t status);
 
 /* Open the endpoint of a peer that knocked, or to an address. */
 bl_status bl_ucx_accept(bl_ucx_peer *peer, bl_error *err);
+
+/* Parts of opening. `local`: the device, without port. */
+uint64_t bl_ucx_client_id(const bl_ucx *ucx, int rank);
+bl_status bl_ucx_make(const bl_ucx_options *options, bl_ucx **out, bl_error *err);
+bl_status bl_ucx_open_worker(bl_ucx *ucx, uint64_t client_id, bl_error *err);
+bl_status bl_ucx_listen(bl_ucx *ucx, const struct sockaddr_storage *local, socklen_t local_bytes,
+                        uint16_t *port, bl_error *err);
+bl_status bl_ucx_connect_to(bl_ucx_peer *peer, const struct sockaddr_storage *address,
+                            bl_error *err);
+/* Wait until all have spoken, but those that are lost. */
+bl_status bl_ucx_await_hellos(bl_ucx *ucx, double until_s, bl_error *err);
+/* Peers' cards and incarnations are known: near memory, heartbeat. */
+bl_status bl_ucx_use_cards(bl_ucx *ucx, bl_error *err);
+
+/* Coming back (transport_ucx_back.c): by what such a rank shows itself; whether a peer may come back now;
+ * forget what its predecessor left; take its HELLO; hooks of the transport. */
+uint64_t bl_ucx_return_id(const bl_ucx *ucx, int rank);
+bool bl_ucx_may_return(const bl_ucx_peer *peer);
+void bl_ucx_renew_peer(bl_ucx_peer *peer);
+void bl_ucx_on_return(bl_ucx_peer *peer, const void *data, size_t bytes);
+void bl_ucx_let_in(bl_transport *transport, int rank);
+void bl_ucx_give_up(bl_transport *transport, int rank);
+bl_status bl_ucx_directory(bl_transport *transport, char **text_p, bl_error *err);
+
+/* Queue a message without payload, or with a small one. */
+void bl_ucx_say_with(bl_ucx_peer *peer, bl_ucx_kind kind, const void *data, size_t bytes);
 
 /* Let UCX work and act on what its callbacks noted. */
 void bl_ucx_progress(bl_ucx *ucx);

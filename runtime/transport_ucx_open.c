@@ -63,16 +63,17 @@ static bl_status open_context(bl_ucx *ucx, bl_error *err) {
 }
 
 /* By what a rank shows that it belongs to this run, when it knocks. */
-static uint64_t client_id(const bl_ucx *ucx, int rank) {
+uint64_t bl_ucx_client_id(const bl_ucx *ucx, int rank) {
     uint64_t state = ucx->job + (uint64_t)rank;
     return bl_splitmix64(&state);
 }
 
-static bl_status open_worker(bl_ucx *ucx, bl_error *err) {
+bl_status bl_ucx_open_worker(bl_ucx *ucx, uint64_t client_id, bl_error *err) {
+    BL_TRY(open_context(ucx, err));
     const ucp_worker_params_t params = {
         .field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE | UCP_WORKER_PARAM_FIELD_CLIENT_ID,
         .thread_mode = UCS_THREAD_MODE_SINGLE,
-        .client_id = client_id(ucx, ucx->base.rank),
+        .client_id = client_id,
     };
     UCX_TRY(ucp_worker_create(ucx->context, &params, &ucx->worker), "create a worker", err);
     UCX_TRY(ucp_worker_get_efd(ucx->worker, &ucx->event_fd), "wake sleepers up", err);
@@ -88,29 +89,42 @@ static bl_status open_worker(bl_ucx *ucx, bl_error *err) {
     return BL_OK;
 }
 
-/* Somebody knocks: note it for settle() when it is a higher rank of this run. */
+/* Whose knock this is, when it may be let in: a higher rank of this run at the start, any lost one later. */
+static bl_ucx_peer *find_knocker(bl_ucx *ucx, uint64_t client_id) {
+    for (int rank = 0; rank < ucx->base.n_ranks; rank++) {
+        bl_ucx_peer *peer = &ucx->peers[rank];
+        if (rank == ucx->base.rank || peer->endpoint != NULL || peer->request != NULL)
+            continue;
+        if (rank > ucx->base.rank && client_id == bl_ucx_client_id(ucx, rank) && !peer->has_failed)
+            return peer;
+        if (client_id == bl_ucx_return_id(ucx, rank) && bl_ucx_may_return(peer))
+            return peer;
+    }
+    return NULL;
+}
+
+/* Somebody knocks: note it for settle(), or turn it away. */
 static void on_knock(ucp_conn_request_h request, void *arg) {
     bl_ucx *ucx = arg;
     ucp_conn_request_attr_t who = {.field_mask = UCP_CONN_REQUEST_ATTR_FIELD_CLIENT_ID};
-    if (!ucx->is_closing && ucp_conn_request_query(request, &who) == UCS_OK) {
-        for (int rank = ucx->base.rank + 1; rank < ucx->base.n_ranks; rank++) {
-            bl_ucx_peer *peer = &ucx->peers[rank];
-            if (who.client_id == client_id(ucx, rank) && peer->endpoint == NULL &&
-                peer->request == NULL && !peer->has_failed) {
-                peer->request = request;
-                ucx->unsettled = true;
-                return;
-            }
-        }
+    bl_ucx_peer *peer = NULL;
+    if (!ucx->is_closing && ucp_conn_request_query(request, &who) == UCS_OK)
+        peer = find_knocker(ucx, who.client_id);
+    if (peer == NULL) {
+        ucp_listener_reject(ucx->listener, request);
+        return;
     }
-    ucp_listener_reject(ucx->listener, request);
+    if (who.client_id == bl_ucx_return_id(ucx, peer->rank))
+        bl_ucx_renew_peer(peer);
+    peer->request = request;
+    ucx->unsettled = true;
 }
 
-static bl_status open_listener(bl_ucx *ucx, const bl_rendezvous *meeting, uint16_t *port,
-                               bl_error *err) {
+bl_status bl_ucx_listen(bl_ucx *ucx, const struct sockaddr_storage *local, socklen_t local_bytes,
+                        uint16_t *port, bl_error *err) {
     const ucp_listener_params_t params = {
         .field_mask = UCP_LISTENER_PARAM_FIELD_SOCK_ADDR | UCP_LISTENER_PARAM_FIELD_CONN_HANDLER,
-        .sockaddr = {(const struct sockaddr *)&meeting->local, meeting->local_bytes},
+        .sockaddr = {(const struct sockaddr *)local, local_bytes},
         .conn_handler = {on_knock, ucx},
     };
     UCX_TRY(ucp_listener_create(ucx->worker, &params, &ucx->listener), "listen for peers", err);
@@ -141,7 +155,8 @@ static bl_status open_endpoint(bl_ucx_peer *peer, ucp_ep_params_t *params, bl_er
     const ucs_status_t status = ucp_ep_create(peer->owner->worker, params, &peer->endpoint);
     if (status != UCS_OK)
         return fail_connect(peer, ucs_status_string(status), err);
-    bl_ucx_say(peer, BL_UCX_HELLO, BL_CHANNEL_CONTROL, 0);
+    const bl_ucx_return *mine = &peer->owner->mine;
+    bl_ucx_say_with(peer, BL_UCX_HELLO, mine, mine->incarnation != 0 ? sizeof *mine : 0);
     return BL_OK;
 }
 
@@ -154,7 +169,7 @@ bl_status bl_ucx_accept(bl_ucx_peer *peer, bl_error *err) {
     return open_endpoint(peer, &params, err);
 }
 
-static bl_status connect_to(bl_ucx_peer *peer, const struct sockaddr_storage *address,
+bl_status bl_ucx_connect_to(bl_ucx_peer *peer, const struct sockaddr_storage *address,
                             bl_error *err) {
     const bool is_v6 = address->ss_family == AF_INET6;
     ucp_ep_params_t params = {
@@ -167,13 +182,10 @@ static bl_status connect_to(bl_ucx_peer *peer, const struct sockaddr_storage *ad
     return open_endpoint(peer, &params, err);
 }
 
-/* Every rank knocks at all lower ones, then waits until all have spoken. */
-static bl_status connect_all(bl_ucx *ucx, const bl_peer_card *cards, double until_s,
-                             bl_error *err) {
-    for (int rank = 0; rank < ucx->base.rank; rank++)
-        BL_TRY(connect_to(&ucx->peers[rank], &cards[rank].address, err));
+bl_status bl_ucx_await_hellos(bl_ucx *ucx, double until_s, bl_error *err) {
     for (int rank = 0; rank < ucx->base.n_ranks; rank++) {
-        while (rank != ucx->base.rank && !ucx->peers[rank].has_spoken) {
+        while (rank != ucx->base.rank && !ucx->peers[rank].has_spoken &&
+               !ucx->room.forgiven[rank]) {
             if (ucx->room.peers[rank] != BL_PEER_LIVE)
                 return fail_connect(&ucx->peers[rank], "it went away or cannot be reached", err);
             if (bl_now_s() >= until_s)
@@ -185,22 +197,32 @@ static bl_status connect_all(bl_ucx *ucx, const bl_peer_card *cards, double unti
     return BL_OK;
 }
 
+/* Every rank knocks at all lower ones, then waits until all have spoken. */
+static bl_status connect_all(bl_ucx *ucx, double until_s, bl_error *err) {
+    for (int rank = 0; rank < ucx->base.rank; rank++)
+        BL_TRY(bl_ucx_connect_to(&ucx->peers[rank], &ucx->peers[rank].card.address, err));
+    return bl_ucx_await_hellos(ucx, until_s, err);
+}
+
 /* ---- open ----------------------------------------------------------------------------------- */
 
 /* Which peers' memory can be read, and where their heartbeats go. */
-static bl_status use_cards(bl_ucx *ucx, const bl_peer_card *cards, bl_error *err) {
-    const bl_peer_card *mine = &cards[ucx->base.rank];
+bl_status bl_ucx_use_cards(bl_ucx *ucx, bl_error *err) {
+    const bl_peer_card *mine = &ucx->peers[ucx->base.rank].card;
     struct sockaddr_storage *pulses;
     for (int rank = 0; rank < ucx->base.n_ranks; rank++) {
-        ucx->peers[rank].near.pid = cards[rank].pid;
-        ucx->peers[rank].near.is_usable = mine->host != 0 && cards[rank].host == mine->host;
+        bl_ucx_peer *peer = &ucx->peers[rank];
+        peer->near.pid = peer->card.pid;
+        peer->near.is_usable = mine->host != 0 && peer->card.host == mine->host;
     }
     if (ucx->pulse == NULL)
         return BL_OK;
     BL_TRY(BL_CALLOC(pulses, ucx->base.n_ranks, err));
     for (int rank = 0; rank < ucx->base.n_ranks; rank++) {
-        pulses[rank] = cards[rank].address;
-        bl_address_set_port(&pulses[rank], cards[rank].pulse_port);
+        const bl_ucx_peer *peer = &ucx->peers[rank];
+        pulses[rank] = peer->card.address;
+        bl_address_set_port(&pulses[rank], peer->card.pulse_port);
+        bl_pulse_renew(ucx->pulse, rank, &pulses[rank], peer->incarnation);
     }
     const bl_status st = bl_pulse_start(ucx->pulse, pulses, err);
     free(pulses);
@@ -210,38 +232,28 @@ static bl_status use_cards(bl_ucx *ucx, const bl_peer_card *cards, bl_error *err
 static bl_status meet_and_connect(bl_ucx *ucx, bl_rendezvous *meeting, bl_error *err) {
     bl_peer_card *cards;
     uint16_t port = 0, pulse_port = 0;
-    BL_TRY(open_listener(ucx, meeting, &port, err));
+    BL_TRY(bl_ucx_listen(ucx, &meeting->local, meeting->local_bytes, &port, err));
     if (ucx->base.silence_s > 0)
         BL_TRY(bl_pulse_open(ucx->base.rank, ucx->base.n_ranks, ucx->job, ucx->base.silence_s,
                              &meeting->local, &ucx->pulse, &pulse_port, err));
     BL_TRY(BL_CALLOC(cards, ucx->base.n_ranks, err));
     bl_status st = bl_rendezvous_exchange(meeting, port, pulse_port, cards, err);
-    if (st == BL_OK)
-        st = use_cards(ucx, cards, err);
-    if (st == BL_OK)
-        st = connect_all(ucx, cards, meeting->until_s, err);
-    free(cards);
-    return st;
-}
-
-static bl_status start(bl_ucx *ucx, const bl_ucx_options *options, bl_error *err) {
-    BL_TRY(bl_mailroom_create(options->n_ranks, &ucx->room, err));
-    ucx->base.room = &ucx->room;
-    BL_TRY(BL_CALLOC(ucx->peers, options->n_ranks, err));
-    for (int rank = 0; rank < options->n_ranks; rank++) {
-        ucx->peers[rank].owner = ucx;
-        ucx->peers[rank].rank = rank;
+    for (int rank = 0; rank < ucx->base.n_ranks && st == BL_OK; rank++)
+        ucx->peers[rank].card = cards[rank];
+    if (ucx->base.rank == 0) { /* the others see it by the address they came to */
+        ucx->peers[0].card.address = meeting->local;
+        bl_address_set_port(&ucx->peers[0].card.address, port);
     }
-    BL_TRY(open_context(ucx, err));
-    BL_TRY(open_worker(ucx, err));
-    bl_rendezvous meeting;
-    BL_TRY(bl_rendezvous_open(options, &meeting, err));
-    const bl_status st = meet_and_connect(ucx, &meeting, err);
-    bl_rendezvous_close(&meeting);
+    free(cards);
+    if (st == BL_OK)
+        st = bl_ucx_use_cards(ucx, err);
+    if (st == BL_OK)
+        st = connect_all(ucx, meeting->until_s, err);
     return st;
 }
 
-bl_status bl_transport_ucx_open(const bl_ucx_options *options, bl_transport **out, bl_error *err) {
+/* A handle with room for its peers, and nothing open yet. */
+bl_status bl_ucx_make(const bl_ucx_options *options, bl_ucx **out, bl_error *err) {
     if (options->n_ranks < 1 || options->rank < 0 || options->rank >= options->n_ranks ||
         !(options->deadline_s > 0) || !(options->silence_s >= 0))
         return bl_fail(err, BL_ERR_USAGE,
@@ -254,8 +266,36 @@ bl_status bl_transport_ucx_open(const bl_ucx_options *options, bl_transport **ou
     ucx->base.n_ranks = options->n_ranks;
     ucx->base.deadline_s = options->deadline_s;
     ucx->base.silence_s = options->silence_s;
+    ucx->base.room = &ucx->room;
     ucx->job = options->job;
     ucx->last_fetch = &ucx->fetches;
+    bl_status st = bl_mailroom_create(options->n_ranks, &ucx->room, err);
+    if (st == BL_OK)
+        st = BL_CALLOC(ucx->peers, options->n_ranks, err);
+    for (int rank = 0; st == BL_OK && rank < options->n_ranks; rank++) {
+        ucx->peers[rank].owner = ucx;
+        ucx->peers[rank].rank = rank;
+    }
+    if (st < 0) {
+        bl_ucx_destroy(ucx);
+        return st;
+    }
+    *out = ucx;
+    return BL_OK;
+}
+
+static bl_status start(bl_ucx *ucx, const bl_ucx_options *options, bl_error *err) {
+    bl_rendezvous meeting;
+    BL_TRY(bl_ucx_open_worker(ucx, bl_ucx_client_id(ucx, ucx->base.rank), err));
+    BL_TRY(bl_rendezvous_open(options, &meeting, err));
+    const bl_status st = meet_and_connect(ucx, &meeting, err);
+    bl_rendezvous_close(&meeting);
+    return st;
+}
+
+bl_status bl_transport_ucx_open(const bl_ucx_options *options, bl_transport **out, bl_error *err) {
+    bl_ucx *ucx;
+    BL_TRY(bl_ucx_make(options, &ucx, err));
     const bl_status st = start(ucx, options, err);
     if (st < 0) {
         bl_ucx_destroy(ucx);
