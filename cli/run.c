@@ -655,7 +655,8 @@ const bl_verb bl_verb_run = {
         "-n starts the ranks on this host. Started by torchrun, mpirun or mpiexec instead, on any "
         "number of hosts, each process is one rank and rank 0 prints; BALLAST_RENDEZVOUS=HOST:PORT "
         "says where they meet, where the launcher does not. A rank that dies, is stopped or cut "
-        "off is named by the others, within --silence at the latest.",
+        "off is named by the others, within --silence at the latest; with --spares they go on "
+        "without it, and the lowest of them prints.",
     .options = OPTIONS,
     .options_bytes = sizeof(run_options),
     .set_defaults = set_defaults,
