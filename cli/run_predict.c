@@ -152,6 +152,41 @@ static bl_status predict_steps(const predictor *p, bl_run_prediction *out, bl_er
     return st;
 }
 
+/* The slowest rank's experts by the topology's own constants. How rows are shared among a rank's experts
+ * is not logged: where the longer of reading and multiplying counts, it is that of the sums. */
+static double given_experts_s(const predictor *p, const double *rows, const double *active) {
+    const bl_cost_rates *r = bl_cost_rates_of(p->cost);
+    double slowest = 0.0;
+    for (int g = 0; g < r->n_ranks; g++) {
+        const double read = active[g] * r->weights_s[g], multiply = rows[g] * r->row_s[g];
+        slowest = fmax(slowest, r->apart[g] ? read + multiply : fmax(read, multiply));
+    }
+    return slowest;
+}
+
+static bl_status try_topology(const predictor *p, bl_run_prediction *out, bl_error *err) {
+    const bl_samples *s = &p->samples;
+    const size_t n_ranks = (size_t)s->n_ranks;
+    double *pairs;
+    size_t n = 0;
+    if (!p->job->has_topology)
+        return BL_OK;
+    BL_TRY(BL_CALLOC(pairs, 2 * s->n, err));
+    for (size_t i = 0; i < s->n; i++) {
+        if (s->step[i] < out->calibration.from)
+            continue;
+        double slowest = 0.0;
+        for (size_t g = 0; g < n_ranks; g++)
+            slowest = fmax(slowest, s->seconds[i * n_ranks + g]);
+        pairs[n] = bl_cost_rates_of(p->cost)->fixed_s + s->wire_s[i] +
+                   given_experts_s(p, s->rows + i * n_ranks, s->active + i * n_ranks);
+        pairs[s->n + n++] = s->exchange_s[i] + slowest;
+    }
+    const bl_status st = bl_fit_compare(pairs, pairs + s->n, n, &out->given, err);
+    free(pairs);
+    return st;
+}
+
 static bl_status predict(predictor *p, bl_run_prediction *out, bl_error *err) {
     BL_TRY(open_predictor(p, err));
     if (p->n_timed < 2 * LEAST_STEPS)
@@ -160,6 +195,7 @@ static bl_status predict(predictor *p, bl_run_prediction *out, bl_error *err) {
     BL_TRY(add_samples(p, err));
     BL_TRY(bl_calibrate(&p->samples, p->where, &out->calibration, err));
     BL_TRY(fit_rest(p, out, err));
+    BL_TRY(try_topology(p, out, err));
     return predict_steps(p, out, err);
 }
 
@@ -200,6 +236,8 @@ json_t *bl_run_prediction_json(const bl_run_prediction *p) {
     json_object_set_new(made, "layer", bl_errors_json(&p->calibration.layer));
     json_object_set_new(made, "experts", bl_errors_json(&p->calibration.expert_errors));
     json_object_set_new(made, "exchanges", bl_errors_json(&p->calibration.exchange_errors));
+    if (p->given.n > 0)
+        json_object_set_new(made, "by_topology", bl_errors_json(&p->given));
     json_object_set_new(made, "constants", constants);
     return made;
 }
@@ -212,4 +250,7 @@ void bl_run_prediction_print(const bl_run_prediction *p) {
             bl_errors_text(&p->step, "steps", line, sizeof line));
     fprintf(stderr, "ballast run: an MoE layer: %s; costs fitted to the %zu steps before\n",
             bl_errors_text(&p->calibration.layer, "layers", line, sizeof line), p->n_fitted);
+    if (p->given.n > 0)
+        fprintf(stderr, "ballast run: an MoE layer by the topology's constants: %s\n",
+                bl_errors_text(&p->given, "layers", line, sizeof line));
 }

@@ -8,6 +8,9 @@
  *            + token x tokens of the rank with most, + attended x tokens looked back at,
  *            + step                               attention, logits, notes: what no plan changes
  *
+ * Where the run was given a topology, its constants are tried on the same layers without any fit: of an
+ * earlier run (`ballast topo calibrate`), of a probe, or of a datasheet.
+ *
  * The first half of the steps whose layers' times were kept (runtime/serve.h) is fitted to; steps in
  * which experts moved are left out of both. Short runs predict nothing.
  */
@@ -24,8 +27,10 @@ typedef struct bl_run_prediction {
     char why_not[160];
     bl_calibration calibration;
     bl_fit rest;
-    size_t n_fitted;     /* steps */
-    bl_fit_errors step;  /* in seconds, of the steps behind */
+    size_t n_fitted;    /* steps */
+    bl_fit_errors step; /* in seconds, of the steps behind */
+    bl_fit_errors
+        given; /* of their layers, by the constants of the run's own topology; n 0: none */
     double *predicted_s; /* [n_steps] of the run's log, NaN where nothing is predicted; owned */
 } bl_run_prediction;
 
@@ -36,8 +41,8 @@ void bl_run_prediction_free(bl_run_prediction *prediction); /* safe on a zeroed 
 
 /* {"fitted_steps","n","measured_us":{"p50","p95"},"predicted_us":{...},
  *  "error":{"median","p95","total"},"layer":{the same of what the cost model is about: an MoE layer},
- *  "experts":{its slowest rank's experts},"exchanges":{...},"constants":{...}}, or {"n":0,"why"}. New
- * reference or NULL. */
+ *  "experts":{its slowest rank's experts},"exchanges":{...},"by_topology":{layers, by the constants of
+ *  --topology},"constants":{...}}, or {"n":0,"why"}. New reference or NULL. */
 json_t *bl_run_prediction_json(const bl_run_prediction *prediction);
 
 /* Two lines for people; nothing where nothing was predicted. */
