@@ -11,4 +11,5 @@ for program in "$@"; do
 done
 "$(dirname "$0")/bench_tokens.sh" || status=1
 "$(dirname "$0")/bench_record.sh" || status=1
+"$(dirname "$0")/bench_predict.sh" || status=1
 exit $status
