@@ -222,8 +222,9 @@ static void kill_rank(sim *s, int rank) {
 /* A silence that lasted: whoever still does not hear of it has lost it. */
 static void find_silent(sim *s, int from, int to) {
     double until_s;
-    if ((s->ranks[from].stops > 0 || is_cut(s, from, to, s->now_s, &until_s)) &&
-        s->ranks[from].state != DONE && s->ranks[to].stops == 0) {
+    const bool stopped = s->ranks[from].stops > 0 && s->ranks[from].state != DONE;
+    /* whoever has gone behind a cut is missed like all there: its leave does not get through */
+    if ((stopped || is_cut(s, from, to, s->now_s, &until_s)) && s->ranks[to].stops == 0) {
         set_peer(s, from, to, BL_PEER_SILENT);
         add(s, arrival_s(s, to, from, 0), BROKEN, to, from); /* it hears of that when it can */
     }

@@ -252,6 +252,32 @@ static void test_a_partition_splits_in_two(void **state) {
     }
 }
 
+/* Rank 2 is cut off at 1 s and killed at 2 s: of its death nobody hears, so it is missed with the cut. */
+static bl_status body_death_behind_a_cut(bl_transport *t, bl_error *err) {
+    int lost;
+    double at_s;
+    const bl_status st = until_lost(t, &lost, &at_s);
+    if (bl_transport_rank(t) == 2) {
+        REQUIRE(st == BL_ERR_ABORTED);
+        return BL_OK;
+    }
+    REQUIRE(st == BL_ERR_PEER && lost == 2 && at_s >= 4 && at_s < 4.1);
+    return BL_OK;
+}
+
+static void test_a_death_behind_a_cut_is_missed(void **state) {
+    (void)state;
+    rank_thread ranks[4];
+    const bl_sim_fault faults[] = {{BL_SIM_PARTITION, 1, 1000, 1 << 2},
+                                   {.kind = BL_SIM_KILL, .at_s = 2, .ranks = 1 << 2}};
+    bl_sim_options options = BL_SIM_OPTIONS_INIT;
+    options.latency_s = 1e-3;
+    options.faults = faults;
+    options.n_faults = 2;
+    run(4, &options, body_death_behind_a_cut, ranks);
+    assert_all_well(ranks, 4);
+}
+
 /* ---- an engine ------------------------------------------------------------------------------- */
 
 #define N_TOKENS 24
@@ -323,6 +349,7 @@ int main(void) {
         cmocka_unit_test(test_a_stopped_rank_is_lost_after_its_silence),
         cmocka_unit_test(test_a_short_stop_is_a_delay),
         cmocka_unit_test(test_a_partition_splits_in_two),
+        cmocka_unit_test(test_a_death_behind_a_cut_is_missed),
         cmocka_unit_test(test_an_engine_on_any_network),
         cmocka_unit_test(test_wrong_options),
     };

@@ -103,6 +103,56 @@ automatic() { # the engine's own counts become windows of load, and --auto moves
 }
 check "rebalance --auto moves by what the engine counts" automatic
 
+# Anonymous memory of the ranks after the first moves and after many more, over one connection.
+# BALLAST_MOVES: how many (10000 takes a minute or two).
+moved_memory() {
+    start embed || return 1
+    timeout 600 python3 - "$socket" "${BALLAST_MOVES:-1500}" "$work"/plan.[123].json "${pids[@]}" <<'END' || return 1
+import json, socket, sys
+path, wanted, plans, pids = sys.argv[1], int(sys.argv[2]), sys.argv[3:6], sys.argv[6:]
+plans = [json.load(open(plan)) for plan in plans]
+door = socket.socket(socket.AF_UNIX)
+door.connect(path)
+lines = door.makefile("rw")
+
+def ask(request):
+    lines.write(json.dumps(request) + "\n")
+    lines.flush()
+    answer = json.loads(lines.readline())
+    assert answer["ok"], answer
+    return answer
+
+def move(at_least):
+    made = 0
+    while made < at_least:
+        for plan in plans:
+            made += ask({"op": "apply", "plan": plan})["moves"]
+            while True:
+                status = ask({"op": "status", "wait": True})
+                if status["state"] == "stable" and status["outcome"] != "running":
+                    break
+            assert status["outcome"] == "moved", status
+    return made
+
+def resident():
+    fields = [dict(line.split(":", 1) for line in open(f"/proc/{pid}/status")) for pid in pids]
+    return [int(field["RssAnon"].split()[0]) for field in fields]
+
+move(100)
+before = resident()
+made = move(wanted)
+after = resident()
+print(f"# {made} moves; KiB of the four ranks: {before} before, {after} after")
+sys.exit(any(b > a + 256 for a, b in zip(before, after)))
+END
+    stop && [ "$(counts wrong | sort -u)" = 0 ]
+}
+if [[ $BUILD == *address* || $BUILD == *thread* ]]; then
+    skip "memory after 1500 moves is memory after 100" "sanitizers keep freed memory"
+else
+    check "memory after 1500 moves is memory after 100" moved_memory
+fi
+
 refused() { # a plan for other slots
     start embed || return 1
     sed 's/"experts": *8/"experts": 9/' "$work/plan.1.json" >"$work/bad.json"
