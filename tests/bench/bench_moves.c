@@ -27,8 +27,8 @@ enum {
     SLOTS = 8,
     BUNDLE = 1 << 20,
     BUDGET = 256 << 10,
-    ROUNDS = 7,
-    STEPS = 6000, /* of a round and kind: six are above the p99.9 */
+    ROUNDS = 5,
+    STEPS = 4000, /* of a round and kind: four are above the p99.9 */
     BATCH = 50,
     COLD = 64 /* bundles, more than caches hold */
 };
