@@ -43,6 +43,13 @@ bl_digest bl_hasher_finish(bl_hasher *hasher) {
     return digest;
 }
 
+/* One state serves both widths: xxHash gives them one reset and one update. */
+uint64_t bl_hasher_finish64(bl_hasher *hasher) {
+    const uint64_t hash = XXH3_64bits_digest(state_of(hasher));
+    XXH3_freeState(state_of(hasher));
+    return hash;
+}
+
 bl_digest bl_digest_of(const void *data, size_t bytes) {
     return hex_of(XXH3_128bits(data, bytes));
 }

@@ -24,6 +24,8 @@ void bl_hasher_add(bl_hasher *hasher, const void *data, size_t bytes);
 /* Adds a little-endian int64, so that digests do not depend on the machine. */
 void bl_hasher_add_int(bl_hasher *hasher, int64_t value);
 bl_digest bl_hasher_finish(bl_hasher *hasher);
+/* The same end for 64 bits: what bl_hash64() gives of the pieces as one. */
+uint64_t bl_hasher_finish64(bl_hasher *hasher);
 
 bl_digest bl_digest_of(const void *data, size_t bytes);
 

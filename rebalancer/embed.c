@@ -279,7 +279,8 @@ static bl_status prepare(bl_embed *embed, bl_error *err) {
     BL_TRY(count_spares(embed, err));
     BL_TRY(BL_CALLOC(embed->epochs, embed->placement.n_layers, err));
     BL_TRY(bl_store_create_over(&embed->placement, embed->rank, embed->bundles, embed->n_spares,
-                                embed->options.recompute, embed->options.user, &embed->store, err));
+                                NULL, embed->options.recompute, embed->options.user, &embed->store,
+                                err));
     BL_TRY(bl_embed_open_meter(embed, err));
     return bl_embed_describe(embed, &embed->described, err);
 }

@@ -1,6 +1,5 @@
 #include "runtime/store_parts.h"
 
-#include "core/hash.h"
 #include "core/mem.h"
 #include "runtime/buffer.h"
 
@@ -43,12 +42,18 @@ static bl_status take_memory(bl_store *store, const bl_placement *initial, int n
     if (n_buffers > INT_MAX || !bl_size_mul(n_held, store->stride, &bytes))
         return bl_fail(err, BL_ERR_NOMEM, "%zu expert buffers of %zu bytes are too many", n_buffers,
                        store->stride);
-    store->memory = bl_buffer_alloc(bytes);
-    if (store->memory == NULL)
+    void *memory = NULL;
+    if (store->device != NULL)
+        BL_TRY(bl_memory_alloc(store->device, bytes, &memory, err));
+    else
+        memory = bl_buffer_alloc(bytes);
+    store->memory = memory;
+    if (memory == NULL)
         return bl_fail(err, BL_ERR_NOMEM,
                        "out of memory for %zu expert buffers (slots and spares) of %zu bytes",
                        n_held, store->stride);
-    memset(store->memory, 0, bytes);
+    if (store->device == NULL)
+        memset(memory, 0, bytes);
     store->n_buffers = (int)n_buffers;
     store->n_rows = (int)n_rows;
     BL_TRY(BL_CALLOC(store->use, n_buffers, err));
@@ -127,15 +132,20 @@ static bl_status create(const bl_placement *initial, int rank, size_t bundle_byt
     return BL_OK;
 }
 
-bl_status bl_store_create(const bl_placement *initial, int rank, size_t bundle_bytes, int n_spares,
-                          bl_store **out, bl_error *err) {
-    const bl_store like = {.through = BL_NO_BUFFER};
+bl_status bl_store_create_on(const bl_placement *initial, int rank, size_t bundle_bytes,
+                             int n_spares, bl_memory *device, bl_store **out, bl_error *err) {
+    const bl_store like = {.through = BL_NO_BUFFER, .device = device};
     return create(initial, rank, bundle_bytes, NULL, n_spares, &like, out, err);
 }
 
+bl_status bl_store_create(const bl_placement *initial, int rank, size_t bundle_bytes, int n_spares,
+                          bl_store **out, bl_error *err) {
+    return bl_store_create_on(initial, rank, bundle_bytes, n_spares, NULL, out, err);
+}
+
 bl_status bl_store_create_over(const bl_placement *initial, int rank, const bl_bundle *bundles,
-                               int n_spares, bl_recompute_fn *recompute, void *user, bl_store **out,
-                               bl_error *err) {
+                               int n_spares, bl_memory *device, bl_recompute_fn *recompute,
+                               void *user, bl_store **out, bl_error *err) {
     size_t bytes = 0;
     BL_TRY(bl_bundles_check_alike(bundles, initial->n_layers, err));
     for (int i = 0; i < initial->n_layers; i++)
@@ -143,8 +153,10 @@ bl_status bl_store_create_over(const bl_placement *initial, int rank, const bl_b
     const bool by_pointers = initial->n_layers > 0 && bundles[0].by_pointers;
     for (int i = 0, n = 0; by_pointers && i < initial->n_layers; i++)
         n_spares = n += bundles[i].n_spares;
-    const bl_store like = {
-        .recompute = recompute, .user = user, .form = by_pointers ? bundles : NULL};
+    const bl_store like = {.device = device,
+                           .recompute = recompute,
+                           .user = user,
+                           .form = by_pointers ? bundles : NULL};
     return create(initial, rank, bytes, bundles, n_spares, &like, out, err);
 }
 
@@ -167,7 +179,7 @@ void bl_store_free(bl_store *store) {
     free(store->slots);
     free(store->free);
     free(store->use);
-    free(store->memory);
+    bl_memory_free(store->device, store->memory);
     free(store);
 }
 
@@ -175,6 +187,14 @@ void bl_store_free(bl_store *store) {
 
 int bl_store_rank(const bl_store *store) {
     return store->rank;
+}
+
+bl_memory *bl_store_device(const bl_store *store) {
+    return store->device;
+}
+
+bool bl_store_is_over_tensors(const bl_store *store) {
+    return store->through != BL_NO_BUFFER;
 }
 
 size_t bl_store_bundle_bytes(const bl_store *store) {
@@ -204,12 +224,19 @@ const void *bl_store_expert(const bl_store *store, int layer, int expert) {
 
 bl_status bl_store_read_buffer(const bl_store *store, const bl_layer_table *table, int buffer,
                                size_t offset, void *out, size_t n, bl_error *err) {
-    if (bl_store_is_by_pointers(store) && buffer < store->n_rows)
-        return bl_bundle_read_at(store->form, bl_store_place(store, buffer), offset, out, n, err);
-    if (buffer < store->n_rows)
-        return bl_bundle_read(table->bundle, buffer - table->slot_buffer[0], offset, out, n, err);
-    memcpy(out, (const unsigned char *)bl_store_buffer(store, buffer) + offset, n);
-    return BL_OK;
+    if (buffer >= store->n_rows)
+        return bl_memory_copy(store->device, out,
+                              (const unsigned char *)bl_store_buffer(store, buffer) + offset, n,
+                              err);
+    const bool by_pointers = bl_store_is_by_pointers(store);
+    /* what a smaller layer's bundle lacks is cleared here: `out` may be on the device */
+    const size_t bytes = by_pointers ? store->form->bytes : table->bundle->bytes;
+    const size_t held = offset >= bytes ? 0 : n < bytes - offset ? n : bytes - offset;
+    BL_TRY(by_pointers ? bl_bundle_read_at(store->form, bl_store_place(store, buffer), offset, out,
+                                           held, err)
+                       : bl_bundle_read(table->bundle, buffer - table->slot_buffer[0], offset, out,
+                                        held, err));
+    return bl_memory_clear(store->device, (unsigned char *)out + held, n - held, err);
 }
 
 bl_status bl_store_read_expert(const bl_store *store, int layer, int expert, size_t offset,
@@ -270,16 +297,27 @@ static const bl_layer_table *table_of_row(const bl_store *store, int row) {
     return &store->layers[l];
 }
 
-bl_status bl_store_write_spare(bl_store *store, int spare, size_t offset, const void *data,
-                               size_t n, bl_error *err) {
+static bl_status check_spare(const bl_store *store, int spare, size_t offset, size_t n,
+                             bl_error *err) {
     if (!is_reserved(store, spare))
         return bl_fail(err, BL_ERR_STATE, "buffer %d is not reserved", spare);
     if (offset > store->bundle_bytes || n > store->bundle_bytes - offset)
         return bl_fail(err, BL_ERR_RANGE, "an expert has %zu bytes", store->bundle_bytes);
-    if (spare >= store->n_rows) {
-        memcpy((unsigned char *)bl_store_buffer(store, spare) + offset, data, n);
-        return BL_OK;
-    }
+    return BL_OK;
+}
+
+bl_status bl_store_read_spare(const bl_store *store, int spare, size_t offset, void *out, size_t n,
+                              bl_error *err) {
+    BL_TRY(check_spare(store, spare, offset, n, err));
+    return bl_store_read_buffer(store, table_of_row(store, spare), spare, offset, out, n, err);
+}
+
+bl_status bl_store_write_spare(bl_store *store, int spare, size_t offset, const void *data,
+                               size_t n, bl_error *err) {
+    BL_TRY(check_spare(store, spare, offset, n, err));
+    if (spare >= store->n_rows)
+        return bl_memory_copy(
+            store->device, (unsigned char *)bl_store_buffer(store, spare) + offset, data, n, err);
     if (bl_store_is_by_pointers(store))
         return bl_bundle_write_at(store->form, bl_store_place(store, spare), offset, data, n, err);
     const bl_layer_table *table = table_of_row(store, spare);
@@ -471,17 +509,17 @@ bl_status bl_store_hash_expert(const bl_store *store, int layer, int expert, uin
         BL_TRY(bl_store_read_expert(store, layer, expert, 0, whole, store->bundle_bytes, err));
         bundle = whole;
     }
-    *hash = bl_hash64(bundle, store->bundle_bytes);
-    return BL_OK;
+    return bl_memory_hash64(store->device, bundle, store->bundle_bytes, hash, err);
 }
 
 uint64_t bl_store_hash_spare(const bl_store *store, int spare) {
+    uint64_t hash = 0;
     if (!is_reserved(store, spare))
         return 0;
-    if (spare >= store->n_rows)
-        return bl_hash64(bl_store_buffer(store, spare), store->bundle_bytes);
-    void *whole = bl_store_buffer(store, store->through);
-    const bl_status st = bl_store_read_buffer(store, table_of_row(store, spare), spare, 0, whole,
-                                              store->bundle_bytes, NULL);
-    return st >= 0 ? bl_hash64(whole, store->bundle_bytes) : 0;
+    void *whole = bl_store_buffer(store, spare < store->n_rows ? store->through : spare);
+    if (spare < store->n_rows && bl_store_read_buffer(store, table_of_row(store, spare), spare, 0,
+                                                      whole, store->bundle_bytes, NULL) < 0)
+        return 0;
+    bl_memory_hash64(store->device, whole, store->bundle_bytes, &hash, NULL);
+    return hash;
 }

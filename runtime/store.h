@@ -35,11 +35,16 @@
  * engine's tables. Nothing is copied. What arrives is written into the engine's spare as it arrives, and
  * its hash is taken from there.
  *
+ * The store's memory may lie on a GPU (core/device.h). Then pointers to bundles are the GPU's: bytes go
+ * in and out by the calls that take an offset, and an engine's tensors on the same GPU are copied to and
+ * from the pool without the host.
+ *
  * One thread (the rank's) owns a store.
  */
 #ifndef BL_RUNTIME_STORE_H
 #define BL_RUNTIME_STORE_H
 
+#include "core/device.h"
 #include "runtime/bundle.h"
 
 typedef struct bl_store bl_store;
@@ -49,17 +54,24 @@ typedef struct bl_store bl_store;
  * later. `initial` must obey the hard rules (bl_placement_check). */
 bl_status bl_store_create(const bl_placement *initial, int rank, size_t bundle_bytes, int n_spares,
                           bl_store **out, bl_error *err);
+/* The same in the memory of a device, which is borrowed and must outlive the store; NULL: the host. */
+bl_status bl_store_create_on(const bl_placement *initial, int rank, size_t bundle_bytes,
+                             int n_spares, bl_memory *device, bl_store **out, bl_error *err);
 void bl_store_free(bl_store *store); /* NULL is fine */
 
 /* The same over tensors, or over pointers where the bundles are found so (then n_spares is what they
  * bring along): bundles[initial->n_layers] are borrowed, in the layers' order. `recompute` may
  * be NULL when no tensor is recomputed. Bundles of the layers may differ in size: the largest counts,
- * what is missing to it is zero. */
+ * what is missing to it is zero. The store's own memory lies on `device`, which the bundles' copy
+ * function must reach. */
 bl_status bl_store_create_over(const bl_placement *initial, int rank, const bl_bundle *bundles,
-                               int n_spares, bl_recompute_fn *recompute, void *user, bl_store **out,
-                               bl_error *err);
+                               int n_spares, bl_memory *device, bl_recompute_fn *recompute,
+                               void *user, bl_store **out, bl_error *err);
 
 int bl_store_rank(const bl_store *store);
+bl_memory *bl_store_device(const bl_store *store); /* NULL: the host */
+/* Experts lie in an engine's memory. */
+bool bl_store_is_over_tensors(const bl_store *store);
 size_t bl_store_bundle_bytes(const bl_store *store);
 /* All buffers of the store that are its own memory, each rounded up to a multiple of 64 bytes; constant over a run. */
 size_t bl_store_resident_bytes(const bl_store *store);
@@ -76,7 +88,8 @@ const bl_layer_placement *bl_store_map(const bl_store *store, int layer);
  * retire. */
 const void *bl_store_expert(const bl_store *store, int layer, int expert);
 
-/* Bytes offset .. offset + n of this rank's copy, in either mode. BL_ERR_STATE: it holds none. */
+/* Bytes offset .. offset + n of this rank's copy, in any mode, into memory of the host or of the store's
+ * device. BL_ERR_STATE: it holds none. */
 bl_status bl_store_read_expert(const bl_store *store, int layer, int expert, size_t offset,
                                void *out, size_t n, bl_error *err);
 
@@ -95,9 +108,11 @@ bl_status bl_store_reserve(bl_store *store, int *spare_p, bl_error *err);
 bl_status bl_store_claim(bl_store *store, int layer, int slot, int *spare_p, bl_error *err);
 /* Its bundle_bytes; NULL when `spare` is not reserved, and always where it is an engine's memory. */
 void *bl_store_spare(bl_store *store, int spare);
-/* Bytes offset .. offset + n of a reserved spare, in any mode. */
+/* Bytes offset .. offset + n of a reserved spare, in any mode, out of and into memory of either kind. */
 bl_status bl_store_write_spare(bl_store *store, int spare, size_t offset, const void *data,
                                size_t n, bl_error *err);
+bl_status bl_store_read_spare(const bl_store *store, int spare, size_t offset, void *out, size_t n,
+                              bl_error *err);
 /* A whole bundle into a reserved spare: write it to staging's bundle_bytes, then say that it is there.
  * Nothing else may be done with the store in between. */
 void *bl_store_staging(bl_store *store, int spare);

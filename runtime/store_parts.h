@@ -38,6 +38,7 @@ typedef struct bl_layer_table {
 struct bl_store {
     int rank, n_layers, n_experts, n_buffers, n_free;
     size_t bundle_bytes, stride; /* stride: bundle_bytes rounded up to BL_BUFFER_ALIGNMENT */
+    bl_memory *device;           /* on which memory lies; NULL: the host */
     unsigned char *memory;       /* [n_buffers - n_rows][stride] */
     unsigned char *use;          /* [n_buffers] bl_buffer_use */
     int *free;                   /* [n_buffers]: the first n_free are the pool, a stack */

@@ -68,8 +68,8 @@ static int heir_of(const bl_layer_table *table, const int *source, int n_slots, 
 static bl_status turn(bl_store *store, bl_layer_table *table, int *source, int last,
                       bl_error *err) {
     const int aside = store->through;
-    BL_TRY(bl_bundle_read(table->bundle, last, 0, bl_store_buffer(store, aside),
-                          store->bundle_bytes, err));
+    BL_TRY(bl_store_read_buffer(store, table, table->slot_buffer[last], 0,
+                                bl_store_buffer(store, aside), store->bundle_bytes, err));
     int slot = last;
     for (;;) {
         const int from = source[slot];

@@ -437,6 +437,13 @@ static void digests_are_stable(void **state) {
     bl_hasher_add(hasher, "ab", 2);
     bl_hasher_add(hasher, "c", 1);
     assert_string_equal(bl_hasher_finish(hasher).hex, bl_digest_of("abc", 3).hex);
+    static unsigned char many[10000]; /* longer than what a state holds back */
+    for (size_t i = 0; i < sizeof many; i++)
+        many[i] = (unsigned char)(i * i);
+    hasher = bl_hasher_new();
+    for (size_t at = 0; at < sizeof many; at += 625)
+        bl_hasher_add(hasher, many + at, 625);
+    assert_true(bl_hasher_finish64(hasher) == bl_hash64(many, sizeof many));
 }
 
 /* The test vectors of RFC 4648, and what is no base64. */

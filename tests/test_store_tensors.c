@@ -49,10 +49,10 @@ static void open_bench(bench *b, bool by_pointers) {
     assert_non_null(b->peer[0]);
     declare(b->foreign[0], b->bundles);
     declare(b->peer[0], b->peers);
-    assert_ok(bl_store_create_over(&b->placement, 0, b->bundles, SPARES, bl_foreign_recompute,
+    assert_ok(bl_store_create_over(&b->placement, 0, b->bundles, SPARES, NULL, bl_foreign_recompute,
                                    b->foreign, &b->store, &err));
-    assert_ok(bl_store_create_over(&b->placement, 1, b->peers, 0, bl_foreign_recompute, b->peer,
-                                   &b->other, &err));
+    assert_ok(bl_store_create_over(&b->placement, 1, b->peers, 0, NULL, bl_foreign_recompute,
+                                   b->peer, &b->other, &err));
 }
 
 static void close_bench(bench *b) {
@@ -199,7 +199,7 @@ static void test_recompute(void **state) {
     bench b;
     bl_store *none;
     open_bench(&b, *state != NULL);
-    assert_fails(bl_store_create_over(&b.placement, 0, b.bundles, 1, NULL, NULL, &none, &err),
+    assert_fails(bl_store_create_over(&b.placement, 0, b.bundles, 1, NULL, NULL, NULL, &none, &err),
                  BL_ERR_USAGE, "tensor row_sum is recomputed");
     const int32_t same[] = {0, 1, 2, 3, -1}, other[] = {1, 0, 2, 3, 4};
     commit_to(&b, same);
