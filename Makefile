@@ -176,9 +176,13 @@ $(BUILD)/libballast-plan.so: $(PLAN_OBJ)
 # Objects before the archive: what a test names beside it stands in for a member.
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(SUPPORT) $(BUILD)/parts.a
 	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LIBS) -lcmocka
-# NCCL on CPUs: the transport once more, against the headers and the library of tests/fake.
-$(BUILD)/tests/test_transport $(BUILD)/tests/test_nccl: $(addprefix $(BUILD)/tests/fake/,transport_nccl.o fake_nccl.o)
-$(BUILD)/tests/fake/transport_nccl.o: runtime/transport_nccl.c $(STAMP)
+# NCCL on CPUs: transport and device once more, against the headers and the libraries of tests/fake.
+FAKE_NCCL := $(addprefix $(BUILD)/tests/fake/,transport_nccl.o device_cuda.o fake_nccl.o fake_cuda.o)
+$(addprefix $(BUILD)/tests/,test_transport test_nccl test_nccl_move): $(FAKE_NCCL)
+$(BUILD)/tests/fake/%.o: runtime/%.c $(STAMP)
+	@mkdir -p $(@D)
+	$(Q)$(CC) -Itests/fake $(FLAGS) -MMD -MP -c -o $@ $<
+$(BUILD)/tests/fake/%.o: core/%.c $(STAMP)
 	@mkdir -p $(@D)
 	$(Q)$(CC) -Itests/fake $(FLAGS) -MMD -MP -c -o $@ $<
 # The adapter for llama.cpp, against headers and an engine that are imitated.

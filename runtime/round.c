@@ -87,3 +87,52 @@ bl_status bl_transport_round(bl_transport *transport, const bl_part *parts, int 
         BL_TRY(group_by_messages(transport, parts, &group, mark, err));
     return BL_OK;
 }
+
+/* ---- rounds that do not wait ----------------------------------------------------------------- */
+
+bool bl_rounds_are_offered(const bl_transport *transport) {
+    return transport->ops->rounds != NULL;
+}
+
+static bl_status check_offered(const bl_transport *transport, bl_error *err) {
+    return transport->ops->rounds != NULL
+               ? BL_OK
+               : bl_fail(err, BL_ERR_UNSUPPORTED, "transport %s carries all rounds by messages",
+                         transport->ops->name);
+}
+
+bl_status bl_rounds_name(bl_transport *transport, const bool *members,
+                         unsigned char name[BL_ROUND_NAME_BYTES], bl_error *err) {
+    BL_TRY(check_offered(transport, err));
+    return transport->ops->rounds->name(transport, members, name, err);
+}
+
+bl_status bl_rounds_join(bl_transport *transport, const bool *members,
+                         const unsigned char name[BL_ROUND_NAME_BYTES], bl_error *err) {
+    BL_TRY(check_offered(transport, err));
+    return transport->ops->rounds->join(transport, members, name, err);
+}
+
+bl_status bl_rounds_post(bl_transport *transport, const bl_part *parts, int n_parts,
+                         bl_error *err) {
+    BL_TRY(check_offered(transport, err));
+    BL_TRY(check(transport, parts, n_parts, 0, err));
+    if (n_parts > BL_ROUND_PARTS)
+        return bl_fail(err, BL_ERR_RANGE, "%d parts in a group of at most %d", n_parts,
+                       BL_ROUND_PARTS);
+    for (int part = 0; part < n_parts; part++)
+        if (parts[part].bytes > BL_ROUND_CHUNK)
+            return bl_fail(err, BL_ERR_RANGE, "part %d of a group has %zu bytes, more than %zu",
+                           part, parts[part].bytes, BL_ROUND_CHUNK);
+    return transport->ops->rounds->post(transport, parts, n_parts, err);
+}
+
+bl_status bl_rounds_poll(bl_transport *transport, bool *done, bl_error *err) {
+    *done = false;
+    BL_TRY(check_offered(transport, err));
+    return transport->ops->rounds->poll(transport, done, err);
+}
+
+bl_status bl_rounds_leave(bl_transport *transport, bl_error *err) {
+    return transport->ops->rounds != NULL ? transport->ops->rounds->leave(transport, err) : BL_OK;
+}

@@ -43,6 +43,49 @@ typedef struct bl_part {
 bl_status bl_transport_round(bl_transport *transport, const bl_part *parts, int n_parts,
                              uint64_t mark, bl_error *err);
 
+/* ---- rounds that do not wait -----------------------------------------------------------------
+ *
+ * A step of an engine must not stand still for a transfer. Where rounds go beside messages (NCCL), a
+ * rank can *post* a group, go on with its step, and *poll* at the next one. What it does, in the order
+ * in which it does it:
+ *
+ *     leading rank:  name ----- the name, over messages -----> everybody:  join     a communicator
+ *     everybody:     poll until done                                                is made
+ *                    post, poll until done, post, poll until done ...               groups, by a list
+ *                                                                                   all have alike
+ *     everybody:     leave, when any of them may stand still                        abort
+ *
+ * Nothing below waits for another rank. Each pair of ranks posts what goes between them in one order
+ * and in the same groups. A rank that has posted what its partner never does stands still until it
+ * leaves, and so do the ranks that wait for it: whoever finds out must tell all to leave. Only then a
+ * new name brings them together again; the old one is spent. */
+
+#define BL_ROUND_NAME_BYTES 128
+
+/* Whether this transport can do that. Without it all calls below but leave are BL_ERR_UNSUPPORTED. */
+bool bl_rounds_are_offered(const bl_transport *transport);
+
+/* A name for a communicator of members[n_ranks], for one rank to ask and to tell the others: that of
+ * the one in use when it has these members and is whole, else a new one. */
+bl_status bl_rounds_name(bl_transport *transport, const bool *members,
+                         unsigned char name[BL_ROUND_NAME_BYTES], bl_error *err);
+
+/* Begin to join it, leaving another one; done when a poll says so. Nothing happens when it is the one in
+ * use. BL_ERR_STATE: this rank has left the one of that name. */
+bl_status bl_rounds_join(bl_transport *transport, const bool *members,
+                         const unsigned char name[BL_ROUND_NAME_BYTES], bl_error *err);
+
+/* Issue one group, after a poll that was done: parts[n_parts], at most BL_ROUND_PARTS, of at most
+ * BL_ROUND_CHUNK bytes; those of other ranks are passed over. Buffers are borrowed until it is done. */
+bl_status bl_rounds_post(bl_transport *transport, const bl_part *parts, int n_parts, bl_error *err);
+
+/* *done: nothing is under way any more. A failure, as of bl_transport_round(), has left. */
+bl_status bl_rounds_poll(bl_transport *transport, bool *done, bl_error *err);
+
+/* Break off what is under way; on return nothing touches its buffers. BL_ERR_TIMEOUT: the device does
+ * not come to rest, and they must not be used again. Fine without a communicator. */
+bl_status bl_rounds_leave(bl_transport *transport, bl_error *err);
+
 /* ---- for those who carry rounds out ---------------------------------------------------------- */
 
 /* One group: chunk `chunk` of parts[first .. last). */

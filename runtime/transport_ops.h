@@ -4,7 +4,7 @@
  * transport.c holds all that is the same everywhere: the wait for a message, its mark, the errors,
  * the counters. A back end moves bytes: it fills this rank's mailroom, says how to sleep until
  * something changed, and sends. Its handle starts with a struct bl_transport. All hooks but
- * `round`, `now` and those of ranks that come back are required.
+ * `round`, `rounds`, `now` and those of ranks that come back are required.
  */
 #ifndef BL_RUNTIME_TRANSPORT_OPS_H
 #define BL_RUNTIME_TRANSPORT_OPS_H
@@ -12,6 +12,18 @@
 #include "runtime/mailbox.h"
 
 struct bl_part;
+
+/* Rounds that do not wait; the hooks are those of runtime/round.h, with arguments that are checked. */
+typedef struct bl_round_ops {
+    bl_status (*name)(bl_transport *transport, const bool *members, unsigned char *name,
+                      bl_error *err);
+    bl_status (*join)(bl_transport *transport, const bool *members, const unsigned char *name,
+                      bl_error *err);
+    bl_status (*post)(bl_transport *transport, const struct bl_part *parts, int n_parts,
+                      bl_error *err);
+    bl_status (*poll)(bl_transport *transport, bool *done, bl_error *err);
+    bl_status (*leave)(bl_transport *transport, bl_error *err);
+} bl_round_ops;
 
 typedef struct bl_transport_ops {
     const char *name;
@@ -36,6 +48,8 @@ typedef struct bl_transport_ops {
      * messages. */
     bl_status (*round)(bl_transport *transport, const struct bl_part *parts, int n_parts,
                        bl_error *err);
+
+    const bl_round_ops *rounds; /* optional */
 
     /* Optional: the transport's own clock, in seconds. Without it, that of bl_now_s(). */
     double (*now)(const bl_transport *transport);

@@ -26,7 +26,7 @@ typedef struct rank_thread {
 
 static void *run_rank(void *arg) {
     rank_thread *rank = arg;
-    const bl_nccl_options options = BL_NCCL_OPTIONS_INIT;
+    const bl_nccl_options options = {.device = bl_transport_rank(rank->transport), .max_ctas = 4};
     bl_transport_set_deadline(rank->transport, rank->deadline_s);
     rank->opened = bl_transport_nccl_open(&options, rank->transport, &rank->transport, &rank->err);
     rank->status = rank->opened == BL_OK ? rank->body(rank->transport, &rank->err) : rank->opened;
@@ -113,12 +113,16 @@ static void test_a_cycle_does_not_stand_still(void **state) {
 
 /* Bundles that lie on the device are sent from there and received into there. */
 static bl_status body_on_device(bl_transport *t, bl_error *err) {
+    static unsigned char host[2][MIB];
+    unsigned char *mine = host[bl_transport_rank(t)];
     void *data;
+    memset(mine, bl_transport_rank(t) == 0 ? 7 : 0, MIB);
     REQUIRE(cudaMalloc(&data, MIB) == cudaSuccess);
-    memset(data, bl_transport_rank(t) == 0 ? 7 : 0, MIB); /* the fake's device memory is memory */
+    REQUIRE(cudaMemcpy(data, mine, MIB, cudaMemcpyHostToDevice) == cudaSuccess);
     const bl_part part = {.from = 0, .to = 1, .bytes = MIB, .source = data, .target = data};
     const bl_status st = bl_transport_round(t, &part, 1, 0, err);
-    const bool same = ((unsigned char *)data)[0] == 7 && ((unsigned char *)data)[MIB - 1] == 7;
+    REQUIRE(cudaMemcpy(mine, data, MIB, cudaMemcpyDeviceToHost) == cudaSuccess);
+    const bool same = mine[0] == 7 && mine[MIB - 1] == 7;
     cudaFree(data);
     BL_TRY(st);
     REQUIRE(same);

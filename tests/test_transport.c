@@ -478,7 +478,8 @@ typedef struct rank_thread {
 static void *run_rank(void *arg) {
     rank_thread *rank = arg;
     if (rank->over_nccl) {
-        const bl_nccl_options options = BL_NCCL_OPTIONS_INIT;
+        const bl_nccl_options options = {.device = bl_transport_rank(rank->transport),
+                                         .max_ctas = 4};
         rank->status =
             bl_transport_nccl_open(&options, rank->transport, &rank->transport, &rank->err);
         if (rank->status == BL_OK && strcmp(bl_transport_name(rank->transport), "nccl") != 0)

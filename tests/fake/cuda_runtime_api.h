@@ -1,6 +1,6 @@
 /*
- * cuda_runtime_api.h: what runtime/transport_nccl.c uses of the CUDA run time, for builds without it.
- * In fake_nccl.c device memory is memory, and a stream a list of work that may stand still.
+ * cuda_runtime_api.h: what Ballast uses of the CUDA run time for experts on a GPU, for builds without it.
+ * fake_cuda.c carries it out on CPUs; with CUDA=1 the same sources are compiled against the real header.
  */
 #ifndef BL_FAKE_CUDA_RUNTIME_API_H
 #define BL_FAKE_CUDA_RUNTIME_API_H
@@ -15,7 +15,12 @@ typedef enum {
     cudaErrorNotReady = 600
 } cudaError_t;
 
-enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2 };
+enum cudaMemcpyKind {
+    cudaMemcpyHostToDevice = 1,
+    cudaMemcpyDeviceToHost = 2,
+    cudaMemcpyDeviceToDevice = 3,
+    cudaMemcpyDefault = 4
+};
 enum cudaMemoryType {
     cudaMemoryTypeUnregistered = 0,
     cudaMemoryTypeHost = 1,
@@ -37,8 +42,13 @@ cudaError_t cudaFree(void *data);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamQuery(cudaStream_t stream);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind);
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
                             cudaStream_t stream);
+cudaError_t cudaMemcpy2D(void *to, size_t to_stride, const void *from, size_t from_stride,
+                         size_t width, size_t rows, enum cudaMemcpyKind kind);
+cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream);
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const void *data);
 cudaError_t cudaGetLastError(void);
 const char *cudaGetErrorString(cudaError_t error);

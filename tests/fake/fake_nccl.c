@@ -1,92 +1,46 @@
-#include "tests/fake/fake_nccl.h"
+/* NCCL's part: communicators, and groups whose transfers meet or stand still. */
+#include "fake_parts.h"
 
-#include "nccl.h"
-
-#include <pthread.h>
-#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_WORLDS 64
-#define MAX_RANKS 8
-#define MAX_BLOCKS 64
-
-typedef struct item {
-    bool is_send, is_done, has_met;
-    int peer;
-    void *data;
-    size_t bytes;
-} item;
-
-/* What a stream has before it: a group. Copies are done at once. */
-typedef struct group {
-    struct group *next;
-    ncclComm_t comm;
-    int n_items;
-    item items[FAKE_MAX_GROUP];
-} group;
-
-struct fake_cuda_stream {
-    group *first, **last;
-};
+#define MAX_WORLDS 1024
+#define LOOKS 2 /* at a call that goes on in the background, until it is over */
 
 struct fake_nccl_comm {
-    int world, rank;
-    bool is_aborted;
+    struct fake_nccl_comm
+        *next; /* of all ever made: a handle that is gone is still known as such */
+    int world, rank, looks_left;
+    bool is_gone;
+    ncclResult_t error;
+    fake_group *launching;
 };
 
 /* Items that have started and not met, in order, per ordered pair of ranks. */
 typedef struct post {
     struct post *next;
-    item *what;
+    fake_item *what;
 } post;
 
 typedef struct world {
     ncclUniqueId id;
     int n_ranks, n_joined;
-    post *sends[MAX_RANKS][MAX_RANKS], *receives[MAX_RANKS][MAX_RANKS]; /* [from][to] */
+    bool has[FAKE_MAX_RANKS];
+    int device[FAKE_MAX_RANKS];
+    post *sends[FAKE_MAX_RANKS][FAKE_MAX_RANKS], *receives[FAKE_MAX_RANKS][FAKE_MAX_RANKS];
 } world;
 
-/* One library in one process: globals, as in the real one. */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static world worlds[MAX_WORLDS];
-static int n_worlds, n_groups, largest_group, fail_in, n_alive;
+static ncclComm_t communicators;
+static int n_worlds, n_groups, largest_group, n_joined, n_broken, damage_in, fail_in;
 static size_t sent_bytes;
-static char misuse_text[256];
-static struct {
-    unsigned char *data;
-    size_t bytes;
-} blocks[MAX_BLOCKS];
 static _Thread_local int group_depth, n_pending;
-static _Thread_local item pending[FAKE_MAX_GROUP];
+static _Thread_local fake_item pending[FAKE_MAX_GROUP];
 static _Thread_local ncclComm_t pending_comm;
 static _Thread_local cudaStream_t pending_stream;
 
-static void note_misuse(const char *what) {
-    if (misuse_text[0] == '\0')
-        snprintf(misuse_text, sizeof misuse_text, "%s", what);
-}
-
-/* Locked: whether this call is to fail. */
-static bool fails_now(void) {
-    return fail_in > 0 && --fail_in == 0;
-}
-
-int fake_nccl_reset(void) {
-    const int left = n_alive;
-    memset(worlds, 0, sizeof worlds);
-    memset(blocks, 0, sizeof blocks);
-    n_worlds = n_groups = largest_group = fail_in = n_alive = 0;
-    sent_bytes = 0;
-    misuse_text[0] = '\0';
-    return left;
-}
-
-const char *fake_nccl_misuse(void) {
-    return misuse_text[0] != '\0' ? misuse_text : NULL;
-}
 int fake_nccl_groups(void) {
     return n_groups;
 }
@@ -96,116 +50,70 @@ int fake_nccl_largest_group(void) {
 size_t fake_nccl_sent_bytes(void) {
     return sent_bytes;
 }
-void fake_nccl_fail_call(int n) {
+int fake_nccl_joined(void) {
+    return n_joined;
+}
+int fake_nccl_broken(void) {
+    return n_broken;
+}
+void fake_nccl_damage(int n) {
+    damage_in = n;
+}
+
+void fake_nccl_fail_nccl_call(int n) {
     fail_in = n;
 }
 
-/* ---- CUDA ----------------------------------------------------------------------------------- */
-
-cudaError_t cudaSetDevice(int device) {
-    return device >= 0 && device < MAX_RANKS ? cudaSuccess : cudaErrorInvalidDevice;
+static bool fails_now(void) {
+    return fake_fails_now() || (fail_in > 0 && --fail_in == 0);
 }
 
-cudaError_t cudaMalloc(void **data, size_t bytes) {
-    cudaError_t result = cudaErrorMemoryAllocation;
-    pthread_mutex_lock(&lock);
-    for (int b = 0; b < MAX_BLOCKS && !fails_now(); b++) {
-        if (blocks[b].data != NULL)
-            continue;
-        blocks[b].data = malloc(bytes);
-        blocks[b].bytes = bytes;
-        n_alive++;
-        *data = blocks[b].data;
-        result = cudaSuccess;
-        break;
+static void drop(post **list) {
+    while (*list != NULL) {
+        post *next = (*list)->next;
+        free(*list);
+        *list = next;
     }
-    pthread_mutex_unlock(&lock);
-    return result;
 }
 
-cudaError_t cudaFree(void *data) {
-    pthread_mutex_lock(&lock);
-    for (int b = 0; b < MAX_BLOCKS; b++) {
-        if (blocks[b].data != data)
-            continue;
-        free(data);
-        blocks[b].data = NULL;
-        n_alive--;
+void fake_forget_communicators(void) {
+    for (int w = 0; w < n_worlds; w++)
+        for (int pair = 0; pair < FAKE_MAX_RANKS * FAKE_MAX_RANKS; pair++) {
+            drop(&worlds[w].sends[pair / FAKE_MAX_RANKS][pair % FAKE_MAX_RANKS]);
+            drop(&worlds[w].receives[pair / FAKE_MAX_RANKS][pair % FAKE_MAX_RANKS]);
+        }
+    while (communicators != NULL) {
+        ncclComm_t next = communicators->next;
+        free(communicators->launching);
+        free(communicators);
+        communicators = next;
     }
-    pthread_mutex_unlock(&lock);
-    return cudaSuccess;
-}
-
-/* Locked: does [data, data + bytes) lie in device memory? */
-static bool on_device(const void *data, size_t bytes) {
-    const uintptr_t at = (uintptr_t)data;
-    for (int b = 0; b < MAX_BLOCKS; b++) {
-        const uintptr_t start = (uintptr_t)blocks[b].data;
-        if (blocks[b].data != NULL && at >= start && at + bytes <= start + blocks[b].bytes)
-            return true;
-    }
-    return false;
-}
-
-cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const void *data) {
-    pthread_mutex_lock(&lock);
-    out->type = on_device(data, 1) ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered;
-    pthread_mutex_unlock(&lock);
-    return cudaSuccess;
-}
-
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
-    (void)flags;
-    *stream = calloc(1, sizeof **stream);
-    (*stream)->last = &(*stream)->first;
-    pthread_mutex_lock(&lock);
-    n_alive++;
-    pthread_mutex_unlock(&lock);
-    return cudaSuccess;
-}
-
-cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-    pthread_mutex_lock(&lock);
-    while (stream->first != NULL) {
-        group *next = stream->first->next;
-        free(stream->first);
-        stream->first = next;
-    }
-    n_alive--;
-    free(stream);
-    pthread_mutex_unlock(&lock);
-    return cudaSuccess;
-}
-
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
-                            cudaStream_t stream) {
-    cudaError_t result = cudaSuccess;
-    pthread_mutex_lock(&lock);
-    const void *device = kind == cudaMemcpyHostToDevice ? to : from;
-    const void *host = kind == cudaMemcpyHostToDevice ? from : to;
-    if (!on_device(device, bytes) || on_device(host, bytes)) {
-        note_misuse("a copy that does not go between host and device as it says");
-        result = cudaErrorInvalidValue;
-    } else if (stream->first != NULL) {
-        note_misuse("a copy of pageable memory behind a group that is not done would block");
-        result = cudaErrorInvalidValue;
-    } else if (fails_now()) {
-        result = cudaErrorInvalidValue;
-    } else {
-        memcpy(to, from, bytes);
-    }
-    pthread_mutex_unlock(&lock);
-    return result;
+    memset(worlds, 0, sizeof worlds);
+    n_worlds = n_groups = largest_group = n_joined = n_broken = damage_in = fail_in = 0;
+    sent_bytes = 0;
 }
 
 /* ---- pairing -------------------------------------------------------------------------------- */
 
-static void append(post **list, item *what) {
+static void append(post **list, fake_item *what) {
     post *made = calloc(1, sizeof *made);
     made->what = what;
     while (*list != NULL)
         list = &(*list)->next;
     *list = made;
+}
+
+static void carry(fake_item *send, fake_item *receive) {
+    unsigned char *to = fake_on_device(receive->data, receive->bytes);
+    const unsigned char *from = fake_on_device(send->data, send->bytes);
+    if (to == NULL || from == NULL) {
+        fake_note("a buffer that was freed before its transfer was over");
+        return;
+    }
+    memcpy(to, from, send->bytes);
+    if (damage_in < 0 || (damage_in > 0 && --damage_in == 0))
+        to[send->bytes / 2] ^= 4;
+    sent_bytes += send->bytes;
 }
 
 /* The heads of both lists meet while they are of one size; another size stands still. */
@@ -214,8 +122,7 @@ static void meet(world *w, int from, int to) {
     while (*sends != NULL && *receives != NULL &&
            (*sends)->what->bytes == (*receives)->what->bytes) {
         post *send = *sends, *receive = *receives;
-        memcpy(receive->what->data, send->what->data, send->what->bytes);
-        sent_bytes += send->what->bytes;
+        carry(send->what, receive->what);
         send->what->is_done = receive->what->is_done = true;
         *sends = send->next;
         *receives = receive->next;
@@ -224,116 +131,152 @@ static void meet(world *w, int from, int to) {
     }
 }
 
-static void start_group(group *g) {
-    world *w = &worlds[g->comm->world];
+/* What a kernel may still do to its buffers while it is being ended. */
+static void spoil(const fake_group *g) {
     for (int i = 0; i < g->n_items; i++) {
-        item *it = &g->items[i];
-        if (it->has_met)
-            continue;
-        it->has_met = true;
+        const fake_item *it = &g->items[i];
+        unsigned char *to = fake_on_device(it->data, it->bytes);
+        if (to == NULL)
+            fake_note("a buffer that was freed before its transfer was over");
+        else if (!it->is_send && !it->is_done)
+            memset(to, 0xab, it->bytes);
+    }
+}
+
+bool fake_run_group(fake_group *g) {
+    world *w = &worlds[g->comm->world];
+    if (g->comm->is_gone) {
+        if (g->looks_left-- > 0)
+            return false;
+        spoil(g);
+        return true;
+    }
+    bool done = true;
+    for (int i = 0; i < g->n_items; i++) {
+        fake_item *it = &g->items[i];
         const int from = it->is_send ? g->comm->rank : it->peer;
         const int to = it->is_send ? it->peer : g->comm->rank;
-        append(it->is_send ? &w->sends[from][to] : &w->receives[from][to], it);
-        meet(w, from, to);
+        if (!it->has_started) {
+            it->has_started = true;
+            append(it->is_send ? &w->sends[from][to] : &w->receives[from][to], it);
+            meet(w, from, to);
+        }
     }
-}
-
-static bool is_done(const group *g) {
     for (int i = 0; i < g->n_items; i++)
-        if (!g->items[i].is_done)
-            return false;
-    return true;
+        done = done && g->items[i].is_done;
+    return done;
 }
 
-cudaError_t cudaStreamQuery(cudaStream_t stream) {
-    pthread_mutex_lock(&lock);
-    while (stream->first != NULL) {
-        group *g = stream->first;
-        start_group(g);
-        if (!is_done(g))
-            break;
-        stream->first = g->next;
-        if (stream->first == NULL)
-            stream->last = &stream->first;
-        free(g);
-    }
-    const bool idle = stream->first == NULL;
-    pthread_mutex_unlock(&lock);
-    return idle ? cudaSuccess : cudaErrorNotReady;
-}
-
-/* ---- NCCL ----------------------------------------------------------------------------------- */
+/* ---- communicators -------------------------------------------------------------------------- */
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&fake_lock);
+    if (n_worlds == MAX_WORLDS)
+        abort();
     memset(id, 0, sizeof *id);
     snprintf(id->internal, sizeof id->internal, "world %d", n_worlds);
     worlds[n_worlds++].id = *id;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&fake_lock);
     return ncclSuccess;
+}
+
+/* Locked. */
+static ncclResult_t join(ncclComm_t *comm, int n_ranks, world *w, int rank) {
+    if (rank < 0 || rank >= n_ranks || n_ranks > FAKE_MAX_RANKS ||
+        (w->n_ranks != 0 && w->n_ranks != n_ranks) || w->has[rank]) {
+        fake_note("a rank that is none of the communicator's, or is there already");
+        return ncclInvalidArgument;
+    }
+    for (int other = 0; other < n_ranks; other++)
+        if (w->has[other] && w->device[other] == fake_device())
+            return ncclInvalidUsage;
+    w->n_ranks = n_ranks;
+    w->n_joined++;
+    w->has[rank] = true;
+    w->device[rank] = fake_device();
+    ncclComm_t made = calloc(1, sizeof *made);
+    *made = (struct fake_nccl_comm){
+        .next = communicators, .world = (int)(w - worlds), .rank = rank, .looks_left = LOOKS};
+    communicators = made;
+    *comm = made;
+    fake_alive++;
+    n_joined++;
+    return ncclInProgress;
 }
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int n_ranks, ncclUniqueId id, int rank,
                                     ncclConfig_t *config) {
     ncclResult_t result = ncclInvalidArgument;
-    pthread_mutex_lock(&lock);
-    for (int w = 0; w < n_worlds; w++) {
-        if (memcmp(&worlds[w].id, &id, sizeof id) != 0 || n_ranks > MAX_RANKS || fails_now())
-            continue;
-        if (config->blocking != 0)
-            note_misuse("a communicator that blocks cannot be given up");
-        worlds[w].n_ranks = n_ranks;
-        worlds[w].n_joined++;
-        *comm = calloc(1, sizeof **comm);
-        **comm = (struct fake_nccl_comm){.world = w, .rank = rank};
-        n_alive++;
-        result = ncclInProgress;
-    }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_lock(&fake_lock);
+    if (config->blocking != 0)
+        fake_note("a communicator that blocks cannot be given up");
+    for (int w = 0; w < n_worlds; w++)
+        if (memcmp(&worlds[w].id, &id, sizeof id) == 0)
+            result = fails_now() ? ncclSystemError : join(comm, n_ranks, &worlds[w], rank);
+    pthread_mutex_unlock(&fake_lock);
     return result;
 }
 
+/* Locked: a handle that may be used, and is not busy with the last call. */
+static bool is_ready(ncclComm_t comm) {
+    const char *wrong = NULL;
+    if (comm->is_gone)
+        wrong = "a communicator that was aborted";
+    else if (comm->error != ncclSuccess)
+        wrong = "a communicator that has failed";
+    else if (comm->looks_left > 0 || worlds[comm->world].n_joined < worlds[comm->world].n_ranks)
+        wrong = "a call on a communicator that is busy with the last one";
+    if (wrong != NULL)
+        fake_note(wrong);
+    return wrong == NULL;
+}
+
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state) {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&fake_lock);
     const world *w = &worlds[comm->world];
-    *state = w->n_joined < w->n_ranks ? ncclInProgress : ncclSuccess;
-    if (fails_now())
-        *state = ncclRemoteError;
-    pthread_mutex_unlock(&lock);
+    if (comm->is_gone)
+        fake_note("a communicator that was aborted");
+    else if (fails_now())
+        comm->error = ncclRemoteError;
+    const bool whole = w->n_joined == w->n_ranks;
+    if (whole && comm->looks_left > 0 && --comm->looks_left == 0 && comm->launching != NULL) {
+        fake_enqueue(comm->launching);
+        comm->launching = NULL;
+    }
+    *state = comm->error != ncclSuccess       ? comm->error
+             : whole && comm->looks_left == 0 ? ncclSuccess
+                                              : ncclInProgress;
+    pthread_mutex_unlock(&fake_lock);
     return ncclSuccess;
 }
 
-static void drop(post **list, const ncclComm_t comm, bool is_mine) {
-    (void)comm;
-    while (is_mine && *list != NULL) {
-        post *next = (*list)->next;
-        free(*list);
-        *list = next;
-    }
-}
-
-/* What this rank had posted is gone: its memory may be, too. */
+/* What this rank had posted is gone. Its kernels end when somebody has looked at their stream. */
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&fake_lock);
     world *w = &worlds[comm->world];
-    for (int peer = 0; peer < MAX_RANKS; peer++) {
-        drop(&w->sends[comm->rank][peer], comm, true);
-        drop(&w->receives[peer][comm->rank], comm, true);
+    bool standing = comm->launching != NULL;
+    if (comm->is_gone)
+        fake_note("a communicator that is aborted twice");
+    for (int peer = 0; peer < FAKE_MAX_RANKS; peer++) {
+        standing =
+            standing || w->sends[comm->rank][peer] != NULL || w->receives[peer][comm->rank] != NULL;
+        drop(&w->sends[comm->rank][peer]);
+        drop(&w->receives[peer][comm->rank]);
     }
-    n_alive--;
-    free(comm);
-    pthread_mutex_unlock(&lock);
+    n_broken += standing;
+    free(comm->launching);
+    comm->launching = NULL;
+    comm->is_gone = true;
+    fake_alive--;
+    pthread_mutex_unlock(&fake_lock);
     return ncclSuccess;
 }
 
-ncclResult_t ncclCommFinalize(ncclComm_t comm) {
-    (void)comm;
-    return ncclSuccess;
+const char *ncclGetErrorString(ncclResult_t result) {
+    return result == ncclRemoteError ? "remote process exited" : "a fake error";
 }
 
-ncclResult_t ncclCommDestroy(ncclComm_t comm) {
-    return ncclCommAbort(comm);
-}
+/* ---- groups --------------------------------------------------------------------------------- */
 
 ncclResult_t ncclGroupStart(void) {
     group_depth++;
@@ -343,7 +286,7 @@ ncclResult_t ncclGroupStart(void) {
 static ncclResult_t add(bool is_send, void *data, size_t bytes, int peer, ncclComm_t comm,
                         cudaStream_t stream) {
     const char *wrong = NULL;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&fake_lock);
     const world *w = &worlds[comm->world];
     if (group_depth == 0)
         wrong = "a send or receive outside a group";
@@ -351,19 +294,21 @@ static ncclResult_t add(bool is_send, void *data, size_t bytes, int peer, ncclCo
         wrong = "a group that is too large";
     else if (peer < 0 || peer >= w->n_ranks)
         wrong = "a peer that is none";
-    else if (bytes == 0 || !on_device(data, bytes))
+    else if (bytes == 0 || fake_on_device(data, bytes) == NULL)
         wrong = "a buffer that is not device memory, or too small";
     else if (n_pending > 0 && (comm != pending_comm || stream != pending_stream))
         wrong = "a group over several streams";
     if (wrong != NULL)
-        note_misuse(wrong);
+        fake_note(wrong);
+    const bool ready = is_ready(comm);
     const bool fails = fails_now();
-    pthread_mutex_unlock(&lock);
-    if (wrong != NULL)
+    pthread_mutex_unlock(&fake_lock);
+    if (wrong != NULL || !ready)
         return ncclInvalidUsage;
     if (fails)
         return ncclSystemError;
-    pending[n_pending++] = (item){.is_send = is_send, .peer = peer, .data = data, .bytes = bytes};
+    pending[n_pending++] =
+        (fake_item){.is_send = is_send, .peer = peer, .data = data, .bytes = bytes};
     pending_comm = comm;
     pending_stream = stream;
     return ncclSuccess;
@@ -384,28 +329,18 @@ ncclResult_t ncclRecv(void *data, size_t count, ncclDataType_t type, int peer, n
 ncclResult_t ncclGroupEnd(void) {
     if (--group_depth > 0 || n_pending == 0)
         return ncclSuccess;
-    group *g = calloc(1, sizeof *g);
+    fake_group *g = calloc(1, sizeof *g);
     g->comm = pending_comm;
+    g->stream = pending_stream;
     g->n_items = n_pending;
+    g->looks_left = LOOKS;
     memcpy(g->items, pending, sizeof *pending * (size_t)n_pending);
-    pthread_mutex_lock(&lock);
-    *pending_stream->last = g;
-    pending_stream->last = &g->next;
+    pthread_mutex_lock(&fake_lock);
+    g->comm->launching = g;
+    g->comm->looks_left = LOOKS;
     n_groups++;
     largest_group = n_pending > largest_group ? n_pending : largest_group;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&fake_lock);
     n_pending = 0;
     return ncclInProgress;
-}
-
-cudaError_t cudaGetLastError(void) {
-    return cudaSuccess;
-}
-
-const char *cudaGetErrorString(cudaError_t error) {
-    return error == cudaErrorMemoryAllocation ? "out of memory" : "a fake error";
-}
-
-const char *ncclGetErrorString(ncclResult_t result) {
-    return result == ncclRemoteError ? "remote process exited" : "a fake error";
 }
