@@ -56,7 +56,9 @@ bl_status bl_agent_create(bl_store *store, bl_transport *transport, const int *l
     agent->n_spares = bl_store_spares_free(store);
     agent->n_layers = n_layers;
     bl_tx_init(&agent->tx, agent->rank, n_ranks, &options->transaction);
-    const bl_status st = fill(agent, layers, err);
+    bl_status st = fill(agent, layers, err);
+    if (st >= 0)
+        st = bl_agent_rounds_open(agent, err);
     if (st < 0) {
         bl_agent_free(agent);
         return st;
@@ -65,8 +67,10 @@ bl_status bl_agent_create(bl_store *store, bl_transport *transport, const int *l
     return BL_OK;
 }
 
+/* A spare that something still writes into is never given out again. */
 static void give_back(bl_agent *agent) {
-    for (int i = 0; i < agent->n_landings; i++)
+    const bool over = agent->tx.outcome == BL_TX_MOVED || bl_agent_rounds_leave(agent);
+    for (int i = 0; i < agent->n_landings && over; i++)
         bl_store_unreserve(agent->store, agent->landings[i].spare);
     agent->n_landings = 0;
     agent->n_streams = 0;
@@ -76,6 +80,7 @@ void bl_agent_free(bl_agent *agent) {
     if (agent == NULL)
         return;
     give_back(agent);
+    bl_agent_rounds_close(agent);
     bl_schedule_free(&agent->schedule);
     free(agent->layers);
     free(agent->spares);
@@ -174,6 +179,8 @@ bl_status bl_agent_preview(const bl_agent *agent, const bl_placement *goal, bl_s
         const uint64_t both[] = {out->hash, agent->options.form};
         out->hash = bl_hash64(both, sizeof both);
     }
+    if (st >= 0)
+        out->hash = bl_agent_rounds_agree(agent, out->hash);
     bl_placement_free(&fitted);
     free(now.layers); /* the layers themselves are the store's */
     return st;
@@ -235,6 +242,7 @@ static void commit(bl_agent *agent) {
     const bl_wave *wave = &agent->tx.schedule->waves[agent->tx.wave];
     bl_arrival arrivals[BL_WAVE_MAX_ARRIVALS];
     bl_error err = BL_ERROR_INIT;
+    bl_agent_rounds_settle(agent);
     for (int i = 0; i < agent->n_landings; i++)
         arrivals[i] = (bl_arrival){.expert = wave->moves[agent->landings[i].move].expert,
                                    .spare = agent->landings[i].spare};
@@ -270,6 +278,7 @@ static void act(bl_agent *agent, const bl_tx_action *action) {
         agent->held = true;
         break;
     case BL_TX_ACT_HALT: /* bl_agent_check() says so before the next step */
+        bl_agent_rounds_leave(agent);
         break;
     }
 }
@@ -310,8 +319,12 @@ void bl_agent_feed(bl_agent *agent, const bl_tx_event *event) {
 static const bl_schedule *prepare(bl_agent *agent, const bl_tx_message *message,
                                   const unsigned char *payload, size_t payload_bytes,
                                   bl_error *err) {
+    const unsigned char *name;
+    if (bl_agent_rounds_cut(agent, payload, &payload_bytes, &name, err) < 0)
+        return NULL;
     if (message->from == agent->rank)
-        return agent->tx.lead.schedule;
+        return bl_agent_rounds_join(agent, message, name, err) >= 0 ? agent->tx.lead.schedule
+                                                                    : NULL;
     if (!bl_tx_is_idle(&agent->tx) || agent->recovering) {
         bl_fail(err, BL_ERR_STATE,
                 agent->recovering ? "it recovers from a loss" : "it is busy with another move");
@@ -321,8 +334,13 @@ static const bl_schedule *prepare(bl_agent *agent, const bl_tx_message *message,
     bl_schedule schedule;
     if (bl_wire_decode_goal(payload, payload_bytes, &goal, err) < 0)
         return NULL;
-    const bl_status st = bl_agent_preview(agent, &goal, &schedule, err);
+    bl_status st = bl_agent_preview(agent, &goal, &schedule, err);
     bl_placement_free(&goal);
+    if (st >= 0) {
+        st = bl_agent_rounds_join(agent, message, name, err);
+        if (st < 0)
+            bl_schedule_free(&schedule);
+    }
     if (st < 0)
         return NULL;
     replace_schedule(agent, &schedule);
@@ -383,6 +401,7 @@ static bl_status take_arrivals(bl_agent *agent, bl_error *err) {
     BL_TRY(take_all(agent, BL_CHANNEL_MOVE, bl_agent_take_piece, err));
     if (agent->stats.received_bytes > received)
         agent->stats.copy_ns += bl_now_ns() - start;
+    bl_agent_rounds_poll(agent);
     /* finished bundles have said so to the leader, which may be this rank */
     BL_TRY(take_all(agent, BL_CHANNEL_CONTROL, take_message, err));
     for (int rank = bl_transport_lost(agent->transport); rank >= 0 && rank < agent->n_ranks;
@@ -455,6 +474,7 @@ bl_status bl_agent_at_step(bl_agent *agent, uint64_t step, bl_error *err) {
     const uint64_t start = bl_now_ns();
     clock_step(agent, start);
     BL_TRY(take_arrivals(agent, err));
+    bl_agent_rounds_post(agent);
     bl_agent_send_pieces(agent);
     BL_TRY(begin_step(agent, step, err));
     const uint64_t took = bl_now_ns() - start;
@@ -560,6 +580,11 @@ bl_status bl_agent_start(bl_agent *agent, const bl_placement *goal, bl_schedule 
     size_t wire_bytes;
     BL_TRY(check_free(agent, err));
     BL_TRY(bl_wire_encode_goal(goal, &wire, &wire_bytes, err));
+    const bl_status named = bl_agent_rounds_name(agent, &wire, &wire_bytes, err);
+    if (named < 0) {
+        free(wire);
+        return named;
+    }
     free(agent->goal);
     agent->goal = wire;
     agent->goal_bytes = wire_bytes;

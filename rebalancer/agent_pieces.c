@@ -9,43 +9,54 @@
 
 /* ---- what arrives ---------------------------------------------------------------------------- */
 
+void bl_agent_landed(bl_agent *agent, const bl_incoming *at) {
+    bl_agent_feed(agent, &(bl_tx_event){.kind = BL_TX_EV_BUNDLE,
+                                        .move = at->move,
+                                        .attempt = at->attempt,
+                                        .hash_source = at->hash_source,
+                                        .hash_here = at->hash_here});
+}
+
+/* The bundle that this piece is wanted for, or NULL. */
+static bl_incoming *find_landing(bl_agent *agent, const bl_wire_chunk *chunk) {
+    int i = 0;
+    if (!bl_tx_wants(&agent->tx, chunk->term, chunk->wave, chunk->move, chunk->attempt))
+        return NULL;
+    while (i < agent->n_landings && agent->landings[i].move != chunk->move)
+        i++;
+    return i < agent->n_landings ? &agent->landings[i] : NULL;
+}
+
 /* Pieces of a bundle come in order; a new attempt starts at its first byte again. */
 void bl_agent_take_piece(bl_agent *agent, const bl_message *arrived) {
     const size_t bundle_bytes = bl_store_bundle_bytes(agent->store);
-    bl_wire_chunk chunk;
-    int i = 0;
-    agent->stats.received_bytes += arrived->bytes;
-    if (bl_wire_decode_chunk(arrived->data, arrived->bytes, bundle_bytes, &chunk, NULL) < 0 ||
-        !bl_tx_wants(&agent->tx, chunk.term, chunk.wave, chunk.move, chunk.attempt)) {
-        agent->stats.stray++;
-        return;
-    }
-    while (i < agent->n_landings && agent->landings[i].move != chunk.move)
-        i++;
-    bl_incoming *at = &agent->landings[i];
-    if (i < agent->n_landings && at->attempt != chunk.attempt) {
-        at->attempt = chunk.attempt;
-        at->received = 0;
-    }
-    if (i == agent->n_landings || chunk.offset != at->received) {
-        agent->stats.stray++;
-        return;
-    }
-    const size_t piece = arrived->bytes - BL_WIRE_CHUNK_BYTES;
     bl_error err = BL_ERROR_INIT;
-    if (bl_store_write_spare(agent->store, at->spare, at->received,
-                             arrived->data + BL_WIRE_CHUNK_BYTES, piece, &err) < 0) {
+    bl_wire_chunk chunk;
+    bl_incoming *at = NULL;
+    agent->stats.received_bytes += arrived->bytes;
+    if (bl_wire_decode_chunk(arrived->data, arrived->bytes, bundle_bytes, &chunk, NULL) >= 0)
+        at = find_landing(agent, &chunk);
+    if (at != NULL && at->attempt != chunk.attempt)
+        *at = (bl_incoming){.move = at->move, .spare = at->spare, .attempt = chunk.attempt};
+    const size_t piece = arrived->bytes - BL_WIRE_CHUNK_BYTES;
+    const bool is_word = piece == 0 && agent->rounds.offered && chunk.attempt == 0;
+    if (at == NULL || (!is_word && (piece == 0 || chunk.offset != at->received))) {
+        agent->stats.stray++;
+        return;
+    }
+    at->hash_source = chunk.hash;
+    at->has_hash = true;
+    if (!is_word && bl_store_write_spare(agent->store, at->spare, at->received,
+                                         arrived->data + BL_WIRE_CHUNK_BYTES, piece, &err) < 0) {
         bl_agent_fail(agent, &err); /* taken up with the tick behind all arrivals */
         return;
     }
     at->received += piece;
     if (at->received < bundle_bytes)
         return;
-    bl_agent_feed(agent, &(bl_tx_event){.kind = BL_TX_EV_BUNDLE,
-                                        .move = chunk.move,
-                                        .attempt = chunk.attempt,
-                                        .hash_source = chunk.hash,
-                                        .hash_here = bl_store_hash_spare(agent->store, at->spare)});
+    if (!is_word)
+        at->hash_here = bl_store_hash_spare(agent->store, at->spare);
+    bl_agent_landed(agent, at);
 }
 
 /* ---- what leaves ----------------------------------------------------------------------------- */
@@ -55,6 +66,7 @@ void bl_agent_stream(bl_agent *agent, const bl_tx_action *action) {
     const bl_move *move = &wave->moves[action->move];
     bl_error err = BL_ERROR_INIT;
     void *streams = agent->streams;
+
     const bl_status st = bl_grow(&streams, &agent->streams_capacity, agent->n_streams + 1,
                                  sizeof *agent->streams, &err);
     agent->streams = streams;
@@ -81,6 +93,8 @@ static int next_stream(bl_agent *agent) {
     int best = -1;
     for (size_t i = 0; i < agent->n_streams; i++) {
         const bl_outgoing *s = &agent->streams[i];
+        if (agent->rounds.offered && s->attempt == 0)
+            continue; /* it goes by rounds */
         if (agent->to_peer[s->to] <= BL_AGENT_PEER_BYTES - (int64_t)BL_AGENT_PIECE_BYTES &&
             (best < 0 || s->round < agent->streams[best].round))
             best = (int)i;
@@ -138,7 +152,7 @@ static int64_t send_piece(bl_agent *agent, int i, int64_t room) {
 
 void bl_agent_send_pieces(bl_agent *agent) {
     const uint64_t start = bl_now_ns();
-    int64_t sent = 0;
+    int64_t sent = agent->rounds.sent;
     memset(agent->to_peer, 0, sizeof *agent->to_peer * (size_t)agent->n_ranks);
     while (agent->options.step_bytes - sent > BL_WIRE_CHUNK_BYTES) {
         const int i = next_stream(agent);
@@ -146,7 +160,7 @@ void bl_agent_send_pieces(bl_agent *agent) {
             break;
         sent += send_piece(agent, i, agent->options.step_bytes - sent);
     }
-    if (sent > 0)
+    if (sent > agent->rounds.sent)
         agent->stats.copy_ns += bl_now_ns() - start;
     if ((uint64_t)sent > agent->stats.max_step_bytes)
         agent->stats.max_step_bytes = (uint64_t)sent;

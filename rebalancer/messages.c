@@ -8,6 +8,7 @@
 
 static const char MESSAGE_MAGIC[4] = {'B', 'L', 'T', '1'};
 static const char CHUNK_MAGIC[4] = {'B', 'L', 'C', '1'};
+static const char NAME_MAGIC[8] = {'B', 'L', 'N', '1'}; /* as a word no expert's number */
 
 /* More than any model has; keeps what a message can make us allocate small. */
 #define MAX_EXPERTS (1 << 20)
@@ -198,6 +199,20 @@ bl_status bl_wire_decode_goal(const void *data, size_t bytes, bl_placement *out,
     return st;
 }
 
+void bl_wire_encode_name(const unsigned char name[BL_ROUND_NAME_BYTES],
+                         unsigned char tail[BL_WIRE_NAME_BYTES]) {
+    memcpy(tail, NAME_MAGIC, sizeof NAME_MAGIC);
+    memcpy(tail + sizeof NAME_MAGIC, name, BL_ROUND_NAME_BYTES);
+}
+
+const unsigned char *bl_wire_find_name(const unsigned char *goal, size_t *bytes) {
+    if (*bytes < BL_WIRE_NAME_BYTES ||
+        memcmp(goal + *bytes - BL_WIRE_NAME_BYTES, NAME_MAGIC, sizeof NAME_MAGIC) != 0)
+        return NULL;
+    *bytes -= BL_WIRE_NAME_BYTES;
+    return goal + *bytes + sizeof NAME_MAGIC;
+}
+
 /* ---- chunks ---------------------------------------------------------------------------------- */
 
 void bl_wire_encode_chunk(const bl_wire_chunk *chunk, unsigned char head[BL_WIRE_CHUNK_BYTES]) {
@@ -213,7 +228,7 @@ void bl_wire_encode_chunk(const bl_wire_chunk *chunk, unsigned char head[BL_WIRE
 bl_status bl_wire_decode_chunk(const void *data, size_t bytes, size_t bundle_bytes,
                                bl_wire_chunk *out, bl_error *err) {
     const unsigned char *at = data;
-    if (bytes <= BL_WIRE_CHUNK_BYTES || memcmp(at, CHUNK_MAGIC, sizeof CHUNK_MAGIC) != 0)
+    if (bytes < BL_WIRE_CHUNK_BYTES || memcmp(at, CHUNK_MAGIC, sizeof CHUNK_MAGIC) != 0)
         return bl_fail(err, BL_ERR_PARSE, "%zu bytes that are no piece of an expert", bytes);
     const bl_wire_chunk chunk = {.wave = get_int(at + 4),
                                  .term = get(at + 8, 8),
@@ -222,7 +237,8 @@ bl_status bl_wire_decode_chunk(const void *data, size_t bytes, size_t bundle_byt
                                  .offset = get(at + 24, 8),
                                  .hash = get(at + 32, 8)};
     const size_t piece = bytes - BL_WIRE_CHUNK_BYTES;
-    if (piece > bundle_bytes || chunk.offset > bundle_bytes - piece)
+    if (piece > bundle_bytes || chunk.offset > bundle_bytes - piece ||
+        (piece == 0 && chunk.offset != bundle_bytes))
         return bl_fail(err, BL_ERR_RANGE,
                        "%zu bytes at offset %llu do not fit an expert of %zu bytes", piece,
                        (unsigned long long)chunk.offset, bundle_bytes);
