@@ -1,6 +1,7 @@
 /*
  * ballast run: serve a model on several ranks.
  */
+#include "cli/run_back.h"
 #include "cli/run_join.h"
 #include "cli/run_mover.h"
 #include "cli/run_output.h"
@@ -26,10 +27,10 @@ static const char *const TRANSPORTS[] = {"ucx", "local", NULL};
 #define MAX_REPORT ((size_t)1 << 40)
 
 typedef struct run_options {
-    int64_t n_ranks, slots, spares, move_bytes, max_tokens, repeat, batch, prefill_tokens, seed,
-        window;
+    int64_t n_ranks, rank, slots, spares, move_bytes, max_tokens, repeat, batch, prefill_tokens,
+        seed, window;
     const char *model, *plan, *topology, *prompts, *arrivals, *tokens, *logits, *topk, *record,
-        *socket, *journal;
+        *socket, *journal, *join;
     double temperature, top_p, silence_s, rest_s;
     int transport, rule, dispatch;
     bool keep_prefixes, json, automatic, stage_times;
@@ -93,6 +94,19 @@ static const bl_opt OPTIONS[] = {
      AT(socket),
      .metavar = "PATH",
      .help = "where to hear ballast apply, status and abort; with --spares there is a usual place"},
+    {.name = "join",
+     .type = BL_OPT_STRING,
+     AT(join),
+     .metavar = "SOCKET",
+     .help =
+         "come back, as --rank, to the running cluster that answers there and has lost that rank"},
+    {.name = "rank",
+     .type = BL_OPT_INT,
+     AT(rank),
+     .metavar = "R",
+     .min = -1,
+     .max = BL_LAUNCH_MAX_RANKS - 1,
+     .help = "with --join: which rank this process is"},
     {.name = "move-bytes",
      .type = BL_OPT_BYTES,
      AT(move_bytes),
@@ -230,7 +244,7 @@ static const bl_opt OPTIONS[] = {
 static void set_defaults(void *options) {
     run_options *o = options;
     o->silence_s = BL_TRANSPORT_SILENCE_S;
-    o->slots = -1;
+    o->slots = o->rank = -1;
     o->rule = -1;
     o->move_bytes = (int64_t)4 << 20;
     o->max_tokens = 64;
@@ -263,7 +277,7 @@ static bl_status load_config(bl_run_job *job, bl_error *err) {
 static bl_status resume(const run_options *o, bl_run_job *job, bl_error *err) {
     bl_journal *journal;
     bl_journal_past past;
-    if (o->journal == NULL)
+    if (o->journal == NULL || o->join != NULL) /* it is the running cluster's */
         return BL_OK;
     BL_TRY(bl_journal_open(o->journal, o->plan == NULL ? &job->placement : NULL, &past, &journal,
                            err));
@@ -329,6 +343,13 @@ static bl_status check_options(const run_options *o, bl_error *err) {
         return bl_fail(err, BL_ERR_USAGE, "give either --prompts or --tokens");
     if (o->tokens != NULL && o->logits == NULL)
         return bl_fail(err, BL_ERR_USAGE, "--tokens needs --logits OUT.npy");
+    if ((o->join != NULL) != (o->rank >= 0))
+        return bl_fail(err, BL_ERR_USAGE, "--join SOCKET and --rank R go together");
+    if (o->join != NULL &&
+        (o->tokens != NULL || o->record != NULL || o->automatic || o->transport != TRANSPORT_UCX))
+        return bl_fail(err, BL_ERR_USAGE,
+                       "--join goes with --prompts, and without --record, --auto and --transport "
+                       "local");
     if (o->tokens != NULL && o->socket != NULL)
         return bl_fail(err, BL_ERR_USAGE, "--socket goes with --prompts");
     if (o->arrivals != NULL && (o->tokens != NULL || o->repeat != 1))
@@ -347,14 +368,13 @@ static bl_status make_job(const run_options *o, bl_run_job *job, bl_error *err) 
     job->model_dir = o->model;
     job->dispatch = (bl_dispatch)o->dispatch;
     job->n_spares = (int)o->spares;
-    job->socket = o->socket;
+    job->socket = o->join != NULL && o->socket == NULL ? o->join : o->socket;
     job->move_bytes = o->move_bytes;
     job->journal = o->journal;
     job->window_steps = (int)o->window;
     job->deadline_s = DEADLINE_S;
     job->silence_s = o->silence_s;
     job->needs_socket = o->automatic;
-    BL_TRY(check_options(o, err));
     BL_TRY(load_config(job, err));
     const bl_run_place place = {o->plan, o->topology, o->slots, o->rule};
     BL_TRY(bl_run_place_experts(&place, job, err));
@@ -362,9 +382,17 @@ static bl_status make_job(const run_options *o, bl_run_job *job, bl_error *err) 
     return o->prompts != NULL ? load_prompts(o, job, err) : load_tokens(o, job, err);
 }
 
-/* -n ranks, or those of which a launcher made this process one. */
-static bl_status find_ranks(const run_options *o, bl_run_join *join, int *n_ranks, bl_error *err) {
+/* -n ranks, those of which a launcher made this process one, or those of the cluster to come back to. */
+static bl_status find_ranks(const run_options *o, bl_run_join *join, const bl_run_back *back,
+                            int *n_ranks, bl_error *err) {
     *join = (bl_run_join){.found = false};
+    if (o->join != NULL) {
+        BL_TRY(bl_run_back_find(back, (int)o->spares, n_ranks, err));
+        if (o->n_ranks != 0 && o->n_ranks != *n_ranks)
+            return bl_fail(err, BL_ERR_USAGE, "the cluster has %d ranks, and -n says %d", *n_ranks,
+                           (int)o->n_ranks);
+        return BL_OK;
+    }
     if (o->transport == TRANSPORT_UCX)
         BL_TRY(bl_run_join_find((int)o->n_ranks, join, err));
     *n_ranks = join->found ? join->options.n_ranks : (int)o->n_ranks;
@@ -596,7 +624,8 @@ static bl_status run_ranks(const run_options *o, bl_run_job *job, bl_run_join *j
     else
         job->automatic = automatic;
     if (st >= 0)
-        st = join->found                       ? bl_run_join_run(job, join, reports, trace, err)
+        st = job->back != NULL                 ? bl_run_back_run(job, reports, err)
+             : join->found                     ? bl_run_join_run(job, join, reports, trace, err)
              : o->transport == TRANSPORT_LOCAL ? run_threads(job, reports, err)
                                                : run_processes(job, reports, err);
     bl_run_auto_close(automatic, st >= 0);
@@ -618,7 +647,10 @@ static bl_status run(void *options, int n_args, char **args, bl_error *err) {
     bl_run_join join;
     (void)n_args, (void)args;
     bl_interrupts_install(); /* the ranks stop, and the recording is closed */
-    BL_TRY(find_ranks(o, &join, &job.n_ranks, err));
+    bl_run_back back = {.socket = o->join, .rank = (int)o->rank};
+    BL_TRY(check_options(o, err));
+    BL_TRY(find_ranks(o, &join, &back, &job.n_ranks, err));
+    job.back = o->join != NULL ? &back : NULL;
     bl_status st = make_job(o, &job, err);
     if (st >= 0)
         st = BL_CALLOC(reports, job.n_ranks, err);
@@ -655,8 +687,14 @@ const bl_verb bl_verb_run = {
         "-n starts the ranks on this host. Started by torchrun, mpirun or mpiexec instead, on any "
         "number of hosts, each process is one rank and rank 0 prints; BALLAST_RENDEZVOUS=HOST:PORT "
         "says where they meet, where the launcher does not. A rank that dies, is stopped or cut "
-        "off is named by the others, within --silence at the latest; with --spares they go on "
-        "without it, and the lowest of them prints.",
+        "off is named by the others, within --silence at the latest; with --spares or --socket "
+        "they "
+        "go on without it, and the lowest of them prints.\n\n"
+        "A lost rank comes back with --join SOCKET --rank R and the cluster's other options: its "
+        "--model, --spares, --prompts and what else says how to serve. The new process is let in "
+        "between two moves, serves the lost rank's requests from the first, and holds no experts "
+        "until a plan gives it some (ballast apply, rebalance --auto). It prints its own "
+        "continuations, in their places.",
     .options = OPTIONS,
     .options_bytes = sizeof(run_options),
     .set_defaults = set_defaults,

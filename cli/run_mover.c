@@ -1,5 +1,6 @@
 #include "cli/run_mover.h"
 
+#include "cli/run_back.h"
 #include "core/mem.h"
 #include "core/progress.h"
 
@@ -8,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define TRY_AGAIN_S 1.0
+#define TRY_AGAIN_S 0.1
 #define SERVER_MAGIC "BLSERVER" /* without its terminator */
 
 /* Between ranks of one program on machines of one kind. */
@@ -101,7 +102,7 @@ static bool hear_server(bl_run_mover *mover, const void *data, size_t bytes) {
  * was lost may take a moment to fall silent. */
 static void take_over(bl_run_mover *mover) {
     bl_error err = BL_ERROR_INIT;
-    if (mover->control != NULL || mover->rank == 0 ||
+    if (mover->control != NULL || (mover->rank == 0 && mover->job->back == NULL) ||
         bl_agent_leader(mover->agent) != mover->rank || bl_now_s() < mover->next_try_s)
         return;
     mover->next_try_s = bl_now_s() + TRY_AGAIN_S;
@@ -109,6 +110,16 @@ static void take_over(bl_run_mover *mover) {
         mover->control = NULL;
     else
         tell_server(mover);
+}
+
+/* A lower rank has come back, and answers from now on. */
+static void hand_over(bl_run_mover *mover) {
+    if (mover->control == NULL || bl_agent_leader(mover->agent) == mover->rank)
+        return;
+    bl_control_close(mover->control, NULL);
+    bl_journal_close(mover->journal);
+    mover->control = NULL;
+    mover->journal = NULL;
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */
@@ -126,15 +137,35 @@ static void hear_other(void *user, int from, const void *data, size_t bytes) {
     bl_meter_hear(mover->meter, from, data, bytes, mover->living, NULL); /* a bad one is no loss */
 }
 
+/* From this step on it serves with the others. */
+static void welcome_back(bl_run_mover *mover, uint64_t step, int rank) {
+    bl_meter_restart(mover->meter, step);
+    if (bl_agent_leader(mover->agent) != mover->rank)
+        return;
+    if (mover->control != NULL)
+        bl_control_note_return(mover->control, rank);
+    fprintf(stderr, "ballast run: rank %d is back from step %llu on, without experts so far\n",
+            rank, (unsigned long long)step);
+}
+
 static bl_status before_step(void *user, uint64_t step, bl_step_note *mine, bl_error *err) {
     bl_run_mover *mover = user;
-    (void)step;
+    int back;
+    BL_TRY(bl_recovery_begin_step(mover->recovery, step, bl_engine_sequence(mover->engine),
+                                  mine->user, &back, err));
+    if (back >= 0)
+        welcome_back(mover, step, back);
     BL_TRY(bl_agent_hear(mover->agent, err));
     if (bl_recovery_is_due(mover->recovery))
         return bl_fail(err, BL_ERR_PEER, "a rank was lost");
+    hand_over(mover);
     take_over(mover);
-    if (mover->control != NULL)
+    if (mover->control != NULL) {
+        bl_control_hold(mover->control, bl_recovery_is_joining(mover->recovery)
+                                            ? "a rank that was lost is coming back"
+                                            : NULL);
         bl_control_poll(mover->control, mover->agent);
+    }
     if (bl_agent_is_busy(mover->agent))
         mine->flags |= BL_NOTE_BUSY;
     return BL_OK;
@@ -143,8 +174,10 @@ static bl_status before_step(void *user, uint64_t step, bl_step_note *mine, bl_e
 static bl_status at_step(void *user, uint64_t step, const bl_step_note *notes, int n_ranks,
                          bl_error *err) {
     bl_run_mover *mover = user;
-    (void)notes, (void)n_ranks;
-    return bl_agent_at_step(mover->agent, step, err);
+    (void)n_ranks;
+    BL_TRY(bl_agent_at_step(mover->agent, step, err));
+    bl_recovery_at_step(mover->recovery, step, notes[0].user, sizeof *notes);
+    return BL_OK;
 }
 
 static bl_status on_route(void *user, uint64_t step, int layer, const int32_t *ids, int n_tokens,
@@ -253,8 +286,15 @@ static bl_status open_parts(bl_run_mover *mover, const bl_run_parts *parts, bl_e
     if (st >= 0)
         st = bl_recovery_create(mover->agent, parts->store, parts->transport, load_expert, mover,
                                 job->deadline_s, &mover->recovery, err);
-    if (st >= 0 && mover->rank == 0)
+    if (st >= 0 && mover->rank == 0 && job->back == NULL)
         st = open_control(mover, err);
+    if (st >= 0 && job->back != NULL) {
+        const bl_welcome *welcome = &job->back->welcome;
+        bl_recovery_join(mover->recovery, welcome);
+        bl_meter_restart(mover->meter, welcome->step);
+        bl_engine_restart(mover->engine, welcome->step, welcome->sequence,
+                          bl_recovery_lost(mover->recovery));
+    }
     return st;
 }
 

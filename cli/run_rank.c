@@ -1,3 +1,4 @@
+#include "cli/run_back.h"
 #include "cli/run_mover.h"
 
 #include "core/mem.h"
@@ -147,15 +148,23 @@ static bl_status add_parts(run_rank *rank, bl_error *err) {
     return BL_OK;
 }
 
-/* Everything this rank does by itself. */
+static bl_status take_memory(run_rank *rank, const bl_placement *placement, bl_error *err) {
+    const bl_run_job *job = rank->job;
+    BL_TRY(bl_store_create(placement, rank->self, bl_qwen3_bundle_bytes(&job->config),
+                           job->n_spares, &rank->store, err));
+    rank->report.resident_bytes = bl_store_resident_bytes(rank->store);
+    return BL_OK;
+}
+
+/* Everything this rank does by itself. One that comes back is told where experts are, and holds none. */
 static bl_status prepare(run_rank *rank, bl_error *err) {
     const bl_run_job *job = rank->job;
     rank->report.pid = (int)getpid();
     BL_TRY(bl_qwen3_open(job->model_dir, &rank->model, err));
-    BL_TRY(bl_store_create(&job->placement, rank->self, bl_qwen3_bundle_bytes(&job->config),
-                           job->n_spares, &rank->store, err));
-    rank->report.resident_bytes = bl_store_resident_bytes(rank->store);
-    BL_TRY(bl_engine_load_experts(rank->model, rank->store, err));
+    if (job->back == NULL) {
+        BL_TRY(take_memory(rank, &job->placement, err));
+        BL_TRY(bl_engine_load_experts(rank->model, rank->store, err));
+    }
     return add_parts(rank, err);
 }
 
@@ -194,6 +203,8 @@ bl_status bl_run_rank(const bl_run_job *job, int self, bl_run_connect_fn *connec
     bl_status st = prepare(&rank, err);
     if (st >= 0)
         st = connect(user, &rank.transport, err);
+    if (st >= 0 && job->back != NULL)
+        st = take_memory(&rank, &job->back->welcome.placement, err);
     if (st >= 0)
         st = run(&rank, err);
     bl_run_tracer_close(&rank.tracer);

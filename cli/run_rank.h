@@ -66,6 +66,7 @@ typedef struct bl_run_job {
     bool some_lost;            /* told by the launcher's side: ranks died, the others went on */
     bl_run_auto *automatic;    /* the launcher's, or NULL: nothing moves by itself */
     bl_run_auto *led;          /* the same without a launcher: the rank that answers starts it */
+    struct bl_run_back *back;  /* this rank comes back to a cluster that lost it; NULL: no */
     bool needs_socket;         /* there must be one, in the usual place too */
 } bl_run_job;
 

@@ -541,6 +541,10 @@ void bl_agent_join(bl_agent *agent, uint64_t view, uint64_t term, const bool *lo
     bl_tx_join(&agent->tx, view, term, lost);
 }
 
+bl_status bl_agent_directory(const bl_agent *agent, char **text_p, bl_error *err) {
+    return bl_transport_directory(agent->transport, text_p, err);
+}
+
 void bl_agent_set_recovering(bl_agent *agent, bool recovering) {
     agent->recovering = recovering;
 }

@@ -113,6 +113,9 @@ void bl_agent_expect(bl_agent *agent, int rank);
 void bl_agent_readmit(bl_agent *agent, uint64_t view, uint64_t term, bool late);
 void bl_agent_join(bl_agent *agent, uint64_t view, uint64_t term, const bool *lost);
 
+/* Where the members can be reached (bl_transport_directory()). */
+bl_status bl_agent_directory(const bl_agent *agent, char **text_p, bl_error *err);
+
 /* While the rank recovers from a loss it agrees to no new move: its map is not the others' yet. */
 void bl_agent_set_recovering(bl_agent *agent, bool recovering);
 

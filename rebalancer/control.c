@@ -455,6 +455,12 @@ void bl_control_note_loss(bl_control *control, const bool *lost, int n_orphans) 
                                                           ranks, "loaded", n_orphans));
 }
 
+void bl_control_note_return(bl_control *control, int rank) {
+    if (control->cluster.journal != NULL)
+        bl_journal_append(control->cluster.journal,
+                          json_pack("{s:s, s:i}", "what", "return", "rank", rank));
+}
+
 /* What the client reads next, whatever it has asked or is about to ask. */
 static void say_goodbye(bl_control *control, session *c, bl_agent *agent) {
     bl_control_request status = {.op = BL_CONTROL_STATUS};

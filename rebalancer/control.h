@@ -12,6 +12,7 @@
  *     {"op":"look"}                   what runs here and how its load lies, for planning
  *     {"op":"drain"}                  start no more moves; answered when none is under way
  *     {"op":"drain","release":true}   moves may start again
+ *     {"op":"join","rank":R}          for a process that is to come back as a lost rank
  *
  *     {"ok":true, ...}      {"ok":false,"error":{"code","message","layer"?,"expert"?}}
  *
@@ -24,6 +25,8 @@
  *     look    see rebalancer/control_look.c; {"placement":true} adds the map, {"window":N,"wait":true}
  *             waits (up to 0.2 s) for a window of load later than number N
  *     drain   layers: the map in force; for whoever reloads weights
+ *     join    directory: where the ranks are (runtime/transport.h), living: who they are; refused for a
+ *             rank that lives
  *
  * When the cluster ends, every client is sent a last status with "ended":true, so that whoever waits
  * for a move learns how it went.
@@ -77,6 +80,8 @@ bl_status bl_control_open(const char *path, const bl_control_cluster *cluster, b
                           bl_error *err);
 /* Ranks were lost and recovered from: for the journal. lost[n_ranks]. */
 void bl_control_note_loss(bl_control *control, const bool *lost, int n_orphans);
+/* A rank has come back: likewise. */
+void bl_control_note_return(bl_control *control, int rank);
 /* Why no move may start for now, besides what operators want; static text, NULL: moves may start. */
 void bl_control_hold(bl_control *control, const char *why);
 /* Look at the clients; does not wait. */
@@ -99,7 +104,8 @@ typedef enum bl_control_op {
     BL_CONTROL_STATUS,
     BL_CONTROL_ABORT,
     BL_CONTROL_LOOK,
-    BL_CONTROL_DRAIN
+    BL_CONTROL_DRAIN,
+    BL_CONTROL_JOIN
 } bl_control_op;
 
 /* Who asks; -1: not known. */
@@ -113,6 +119,7 @@ typedef struct bl_control_request {
     bool placement;     /* look */
     uint64_t window;    /* look: later than this one */
     bool release;       /* drain */
+    int rank;           /* join */
     bl_control_who who; /* set by the server */
     /* apply */
     bool dry_run;

@@ -86,9 +86,17 @@ static bl_status read_request(const json_t *root, bl_control_request *out, bl_er
         out->op = BL_CONTROL_DRAIN;
         return bl_json_bool_or(root, "release", false, NULL, &out->release, err);
     }
+    if (strcmp(op, "join") == 0) {
+        int64_t rank;
+        out->op = BL_CONTROL_JOIN;
+        BL_TRY(bl_json_int(root, "rank", 0, BL_TX_MAX_RANKS - 1, NULL, &rank, err));
+        out->rank = (int)rank;
+        return BL_OK;
+    }
     if (strcmp(op, "apply") != 0)
         return bl_fail(err, BL_ERR_USAGE,
-                       "unknown op \"%.40s\"; there are apply, status, abort, look and drain", op);
+                       "unknown op \"%.40s\"; there are apply, status, abort, look, drain and join",
+                       op);
     return read_apply(root, out, err);
 }
 
@@ -379,6 +387,22 @@ static json_t *drain(const bl_control_request *request, bool may_wait, bl_contro
                      bl_control_map(agent));
 }
 
+static bl_status join(const bl_control_request *request, const bl_control_cluster *cluster,
+                      const bl_agent *agent, json_t **answer, bl_error *err) {
+    char *directory;
+    if (request->rank >= cluster->n_ranks)
+        return bl_fail(err, BL_ERR_RANGE, "there are ranks 0 to %d, no rank %d",
+                       cluster->n_ranks - 1, request->rank);
+    if (bl_agent_lives(agent, request->rank))
+        return bl_fail(err, BL_ERR_STATE, "rank %d lives; only a lost rank can come back",
+                       request->rank);
+    BL_TRY(bl_agent_directory(agent, &directory, err));
+    *answer = json_pack("{s:b, s:s, s:o}", "ok", 1, "directory", directory, "living",
+                        ranks_to_json(cluster, agent, true));
+    free(directory);
+    return BL_OK;
+}
+
 /* A window later than the one the request knows? */
 static bool has_news(const bl_control_request *request, const bl_control_cluster *cluster) {
     return cluster->meter != NULL && bl_meter_window(cluster->meter).number > request->window;
@@ -417,6 +441,9 @@ json_t *bl_control_answer(bl_control_request *request, bool may_wait,
         answer = drain(request, may_wait, epochs, agent);
         if (answer == NULL)
             return NULL;
+        break;
+    case BL_CONTROL_JOIN:
+        st = join(request, cluster, agent, &answer, &err);
         break;
     }
     return st >= 0 ? answer : bl_control_refusal(&err);

@@ -8,7 +8,7 @@
  *     begin   a move starts: who asked, from which address, what it was to do, the schedule's hash
  *     wave    a wave was committed: layer, epoch and the slots that serve from then on
  *     end     the move is over: moved, or aborted and why
- *     loss    a rank was lost
+ *     loss    a rank was lost; return: one came back
  *
  * The file is text, one record per line, only ever appended to:
  *

@@ -177,6 +177,11 @@ static void begin_window(bl_meter *m) {
     memset(m->rows, 0, sizeof *m->rows * (size_t)m->n_layers);
 }
 
+void bl_meter_restart(bl_meter *m, uint64_t step) {
+    begin_window(m);
+    m->number = step;
+}
+
 bool bl_meter_end_step(bl_meter *m, const bl_meter_step *step, const unsigned char **data_p,
                        size_t *bytes) {
     if (step->all_tokens == 0)

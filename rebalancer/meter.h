@@ -76,6 +76,10 @@ void bl_meter_route(bl_meter *meter, int layer, const int32_t *ids, size_t n);
 bool bl_meter_end_step(bl_meter *meter, const bl_meter_step *step, const unsigned char **data_p,
                        size_t *bytes);
 
+/* A rank has come back, which has counted nothing: all ranks start their window anew before the same step,
+ * whose number the window gets; it is later than that of any window. */
+void bl_meter_restart(bl_meter *meter, uint64_t step);
+
 /* Whether a message begins like a report. */
 bool bl_meter_is_report(const void *data, size_t bytes);
 /* The leader takes a report; BL_ERR_PARSE when it is none of this cluster's. living[n_ranks]: whose
