@@ -23,8 +23,6 @@ static const char *const TRANSPORTS[] = {"ucx", "local", NULL};
 
 #define MAX_PROMPT_FILE ((size_t)1 << 28)
 #define DEADLINE_S 60.0
-/* Of a rank: its steps and texts. A long run has much to tell; memory is what limits it. */
-#define MAX_REPORT ((size_t)1 << 40)
 
 typedef struct run_options {
     int64_t n_ranks, rank, slots, spares, move_bytes, max_tokens, repeat, batch, prefill_tokens,
@@ -534,7 +532,9 @@ static bl_status run_processes(bl_run_job *job, bl_run_report *reports, bl_error
     bl_launch_options options = BL_LAUNCH_OPTIONS_INIT;
     options.started = ranks_started;
     options.others_go_on = bl_run_mover_wanted(job);
-    options.max_result_bytes = MAX_REPORT;
+    options.max_result_bytes =
+        bl_run_report_most_bytes(&job->config, job->n_ranks, &job->requests,
+                                 job->tokens != NULL ? (size_t)job->n_tokens : 0);
     bl_rank_end *ends;
     BL_TRY(BL_CALLOC(ends, job->n_ranks, err));
     bl_status st = bl_launch_ranks(job->n_ranks, process_main, job, &options, ends, err);

@@ -260,6 +260,11 @@ static bl_status add_steps(json_t *root, const bl_run_job *job, const bl_run_rep
         json_t *all = range_json(&f, 0, f.n_steps), *per_step = json_array();
         json_object_update(root, all);
         json_decref(all);
+        json_object_set_new(root, "steps", json_integer((json_int_t)reports[0].log.n_all));
+        if (reports[0].log.every > 1) /* a long run: its figures are of a sample */
+            json_object_set_new(root, "sampled",
+                                json_pack("{s:I, s:I}", "steps", (json_int_t)f.n_steps, "every",
+                                          (json_int_t)reports[0].log.every));
         for (size_t step = 0; step < f.n_steps; step++)
             json_array_append_new(per_step, step_json(job, reports, &f, &prediction, step));
         json_object_set_new(root, "per_step", per_step);
@@ -275,14 +280,14 @@ static void add_stages(json_t *root, const bl_run_job *job, const bl_run_report 
     const size_t n = common_steps(job, reports);
     uint64_t ns[BL_N_STAGES] = {0}, bytes = 0, rows = 0, messages = 0;
     for (int g = 0; g < job->n_ranks; g++) {
+        const bl_serve_log *log = &reports[g].log;
         for (size_t step = 0; step < n; step++) {
-            const bl_step_record *record = &reports[g].log.steps[step];
             for (int s = 0; s < BL_N_STAGES; s++)
-                ns[s] += record->stage_ns[s];
-            bytes += record->sent_bytes;
-            rows += record->sent_rows;
-            messages += record->n_messages;
+                ns[s] += log->steps[step].stage_ns[s];
         }
+        bytes += log->sent_bytes;
+        rows += log->sent_rows;
+        messages += log->n_messages;
     }
     json_t *stages = json_object();
     for (int s = 0; s < BL_N_STAGES && n > 0; s++)

@@ -46,6 +46,7 @@ static void put(writer *to, const void *items, size_t n, size_t item_bytes) {
 typedef struct numbers {
     int64_t pid;
     uint64_t resident_bytes, serving_ns;
+    uint64_t n_all, every, sent_bytes, sent_rows, n_messages;
     int32_t n_layers, n_ranks, stopped, unused;
 } numbers;
 
@@ -55,6 +56,11 @@ bl_status bl_run_report_encode(const bl_run_report *report, unsigned char **data
     const numbers head = {.pid = report->pid,
                           .resident_bytes = report->resident_bytes,
                           .serving_ns = log->serving_ns,
+                          .n_all = log->n_all,
+                          .every = log->every,
+                          .sent_bytes = log->sent_bytes,
+                          .sent_rows = log->sent_rows,
+                          .n_messages = log->n_messages,
                           .n_layers = log->n_layers,
                           .n_ranks = log->n_ranks,
                           .stopped = log->stopped};
@@ -81,6 +87,35 @@ bl_status bl_run_report_encode(const bl_run_report *report, unsigned char **data
     *data_p = to.data;
     *bytes = to.bytes;
     return BL_OK;
+}
+
+/* One array of a report more; SIZE_MAX when that is beyond counting. */
+static void add_array(size_t *total, size_t n, size_t item_bytes) {
+    size_t payload;
+    if (!bl_size_mul(n, item_bytes, &payload) ||
+        !bl_size_add(payload, sizeof(uint64_t), &payload) || !bl_size_add(*total, payload, total))
+        *total = SIZE_MAX;
+}
+
+size_t bl_run_report_most_bytes(const bl_qwen3_config *config, int n_ranks,
+                                const bl_requests *requests, size_t n_tokens) {
+    const size_t n_layers = (size_t)config->n_layers, n_steps = BL_SERVE_MOST_STEPS;
+    size_t total = 0;
+    add_array(&total, 1, sizeof(numbers));
+    add_array(&total, n_steps, sizeof(bl_step_record));
+    add_array(&total, 2 * (size_t)n_ranks, sizeof(uint64_t));
+    add_array(&total, n_steps * n_layers, sizeof(int32_t)); /* rows */
+    add_array(&total, n_steps * n_layers, sizeof(int32_t)); /* active */
+    add_array(&total, BL_SERVE_TIMED * n_layers, sizeof(bl_layer_times));
+    add_array(&total, n_tokens * (size_t)config->vocab, sizeof(float));
+    add_array(&total, n_tokens * n_layers * (size_t)config->top_k, sizeof(int32_t));
+    add_array(&total, (size_t)requests->n, sizeof(bl_completion));
+    for (int i = 0; i < requests->n; i++) {
+        const int length = bl_requests_length(requests, i, config);
+        add_array(&total, (size_t)length, sizeof(int32_t));
+        add_array(&total, (size_t)length, sizeof(uint64_t));
+    }
+    return total;
 }
 
 /* ---- decode -------------------------------------------------------------------------------- */
@@ -130,6 +165,11 @@ static bl_status take_numbers(reader *from, bl_run_report *report) {
     report->log.n_ranks = head.n_ranks;
     report->log.stopped = head.stopped != 0;
     report->log.serving_ns = head.serving_ns;
+    report->log.n_all = head.n_all;
+    report->log.every = head.every;
+    report->log.sent_bytes = head.sent_bytes;
+    report->log.sent_rows = head.sent_rows;
+    report->log.n_messages = head.n_messages;
     return BL_OK;
 }
 
@@ -219,7 +259,10 @@ bl_status bl_run_report_decode(const unsigned char *data, size_t bytes, bl_run_r
 bl_status bl_run_report_of_lost(const bl_run_report *other, bl_run_report *out, bl_error *err) {
     const bl_serve_log *log = &other->log;
     const size_t n_rows = log->n_steps * (size_t)log->n_layers;
-    bl_run_report report = {.log = {.n_layers = log->n_layers, .n_steps = log->n_steps}};
+    bl_run_report report = {.log = {.n_layers = log->n_layers,
+                                    .n_steps = log->n_steps,
+                                    .n_all = log->n_all,
+                                    .every = log->every}};
     bl_status st = BL_CALLOC(report.log.steps, log->n_steps, err);
     if (st >= 0)
         st = BL_CALLOC(report.log.rows, n_rows, err);

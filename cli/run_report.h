@@ -25,6 +25,10 @@ void bl_run_report_free(bl_run_report *report); /* safe on a zeroed struct */
  * nothing, and no completions. */
 bl_status bl_run_report_of_lost(const bl_run_report *other, bl_run_report *out, bl_error *err);
 
+/* What a report takes at most, for whoever reads it whole: of the steps only so many are kept, texts are
+ * as long as `requests` (n 0: none) ask for, and logits are those of n_tokens tokens. */
+size_t bl_run_report_most_bytes(const bl_qwen3_config *config, int n_ranks,
+                                const bl_requests *requests, size_t n_tokens);
 /* The caller frees *data_p. */
 bl_status bl_run_report_encode(const bl_run_report *report, unsigned char **data_p, size_t *bytes,
                                bl_error *err);

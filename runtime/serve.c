@@ -11,7 +11,7 @@
 /* ---- log ----------------------------------------------------------------------------------- */
 
 bl_status bl_serve_log_create(int n_layers, int n_ranks, bl_serve_log *out, bl_error *err) {
-    *out = (bl_serve_log){.n_layers = n_layers, .n_ranks = n_ranks};
+    *out = (bl_serve_log){.n_layers = n_layers, .n_ranks = n_ranks, .every = 1};
     return BL_CALLOC(out->bytes_to, 2 * (size_t)n_ranks, err);
 }
 
@@ -42,7 +42,24 @@ static bl_status log_layers(bl_serve_log *log, const bl_step_result *result, bl_
     return BL_OK;
 }
 
-bl_status bl_serve_log_step(bl_serve_log *log, const bl_step_result *result, bl_error *err) {
+/* Every second of the steps behind the timed ones goes, and of those to come. */
+static void thin_out(bl_serve_log *log) {
+    const size_t n_layers = (size_t)log->n_layers, row_bytes = n_layers * sizeof *log->rows;
+    size_t to = BL_SERVE_TIMED;
+    for (size_t from = to; from < log->n_steps; from += 2, to++) {
+        log->steps[to] = log->steps[from];
+        memmove(log->rows + to * n_layers, log->rows + from * n_layers, row_bytes);
+        memmove(log->active + to * n_layers, log->active + from * n_layers, row_bytes);
+    }
+    log->n_steps = to;
+    log->every *= 2;
+}
+
+static bool is_kept(const bl_serve_log *log, uint64_t number) {
+    return number < BL_SERVE_TIMED || (number - BL_SERVE_TIMED) % log->every == 0;
+}
+
+static bl_status keep(bl_serve_log *log, const bl_step_result *result, bl_error *err) {
     bl_status st;
     BL_GROW(st, log->steps, log->step_capacity, log->n_steps + 1, err);
     BL_TRY(st);
@@ -58,9 +75,21 @@ bl_status bl_serve_log_step(bl_serve_log *log, const bl_step_result *result, bl_
                                .sent_rows = result->sent_rows,
                                .n_messages = result->n_messages};
     memcpy(record->stage_ns, result->stage_ns, sizeof record->stage_ns);
+    log->n_steps++;
+    return BL_OK;
+}
+
+bl_status bl_serve_log_step(bl_serve_log *log, const bl_step_result *result, bl_error *err) {
+    if (is_kept(log, log->n_all) && log->n_steps == BL_SERVE_MOST_STEPS)
+        thin_out(log);
+    if (is_kept(log, log->n_all))
+        BL_TRY(keep(log, result, err));
+    log->n_all++;
+    log->sent_bytes += result->sent_bytes;
+    log->sent_rows += result->sent_rows;
+    log->n_messages += result->n_messages;
     for (size_t i = 0; i < 2 * (size_t)log->n_ranks; i++)
         log->bytes_to[i] += result->bytes_to[i];
-    log->n_steps++;
     return BL_OK;
 }
 

@@ -61,6 +61,10 @@ typedef struct bl_layer_times {
     uint32_t dispatch_ns, experts_ns, combine_ns;
 } bl_layer_times;
 
+/* Steps that a log keeps at most, so that its size does not grow with the run: the first BL_SERVE_TIMED,
+ * and of the later ones every second, fourth, ... as they become too many; the same on all ranks. */
+#define BL_SERVE_MOST_STEPS ((size_t)1 << 16)
+
 /* Everything a rank has to tell afterwards. Owned by the caller; bl_serve_log_free(). */
 typedef struct bl_serve_log {
     int n_layers;
@@ -68,9 +72,12 @@ typedef struct bl_serve_log {
     bl_completion *completions; /* this rank's requests that were begun, ascending */
     size_t n_steps;
     bl_step_record *steps; /* steps with tokens on any rank, the same on all ranks */
-    int32_t *rows;         /* [n_steps][n_layers] rows this rank's experts computed */
-    int32_t *active;       /* [n_steps][n_layers] its experts that had rows */
-    size_t n_timed; /* of the first steps, at most BL_SERVE_TIMED, also every layer's times: */
+    uint64_t n_all,
+        every; /* steps so far; every `every`-th is kept, from the BL_SERVE_TIMED-th on */
+    uint64_t sent_bytes, sent_rows, n_messages; /* over all steps */
+    int32_t *rows;   /* [n_steps][n_layers] rows this rank's experts computed */
+    int32_t *active; /* [n_steps][n_layers] its experts that had rows */
+    size_t n_timed;  /* of the first steps, at most BL_SERVE_TIMED, also every layer's times: */
     bl_layer_times *times; /* [n_timed][n_layers] */
     int n_ranks;
     uint64_t *bytes_to;  /* [2][n_ranks] sent over all steps: dispatch, then combine, to each */

@@ -111,8 +111,68 @@ static void lengths_are_not_trusted(void **state) {
     free(data);
 }
 
+/* A run of a million steps: its log stays as small as one of 65 536, holds the first steps one by one and
+ * the later ones at equal distances, and its sums are of all. */
+static void a_long_run_is_sampled(void **state) {
+    (void)state;
+    bl_error err;
+    bl_serve_log log;
+    const uint64_t n = 1000000, bytes_to[] = {3, 4};
+    const int32_t rows[] = {1, 2}, active[] = {1, 1};
+    const uint64_t layer_ns[2 * BL_N_STAGES] = {0};
+    assert_ok(bl_serve_log_create(2, 1, &log, &err));
+    for (uint64_t step = 0; step < n; step++) {
+        const bl_step_result result = {.step = step,
+                                       .sent_bytes = 7,
+                                       .sent_rows = 2,
+                                       .n_messages = 1,
+                                       .bytes_to = bytes_to,
+                                       .rows = rows,
+                                       .active = active,
+                                       .layer_ns = layer_ns};
+        assert_ok(bl_serve_log_step(&log, &result, &err));
+    }
+    assert_true(log.n_steps <= BL_SERVE_MOST_STEPS && log.n_steps > BL_SERVE_MOST_STEPS / 2);
+    assert_int_equal(log.every,
+                     32); /* 995 904 later ones into 61 440 places: 17 to one, in halves */
+    assert_int_equal(log.n_timed, BL_SERVE_TIMED);
+    for (size_t i = 0; i < log.n_steps; i++) {
+        const uint64_t at = i < BL_SERVE_TIMED ? i : BL_SERVE_TIMED + (i - BL_SERVE_TIMED) * 32;
+        assert_int_equal(log.steps[i].step, at);
+        assert_int_equal(log.rows[2 * i + 1], 2);
+    }
+    assert_true(log.steps[log.n_steps - 1].step + 32 >= n);
+    assert_int_equal(log.n_all, n);
+    assert_int_equal(log.sent_bytes, 7 * n);
+    assert_int_equal(log.sent_rows, 2 * n);
+    assert_int_equal(log.n_messages, n);
+    assert_int_equal(log.bytes_to[1], 4 * n);
+
+    /* as bytes it is within what a launcher reads at most, which a little less would not be */
+    const bl_qwen3_config config = {.n_layers = 2, .vocab = 256, .top_k = 2, .max_positions = 64};
+    const bl_requests none = {0},
+                      three = {.n = 3,
+                               .max_tokens = 5,
+                               .n_prompts = 1,
+                               .prompts =
+                                   &(bl_prompt){.text = (const unsigned char *)"ab", .bytes = 2}};
+    bl_run_report report = {.log = log};
+    unsigned char *data;
+    size_t bytes;
+    assert_ok(bl_run_report_encode(&report, &data, &bytes, &err));
+    const size_t most = bl_run_report_most_bytes(&config, 1, &none, 0);
+    assert_true(bytes <= most && 2 * bytes > most && most < (size_t)16 << 20);
+    assert_int_equal(bl_run_report_most_bytes(&config, 1, &three, 0) - most,
+                     3 * (sizeof(bl_completion) + 8 + 5 * 4 + 8 + 5 * 8));
+    assert_int_equal(bl_run_report_most_bytes(&config, 1, &none, 10) - most,
+                     10 * 256 * 4 + 10 * 2 * 2 * 4);
+    free(data);
+    bl_serve_log_free(&log);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_long_run_is_sampled),
         cmocka_unit_test(comes_back_whole),
         cmocka_unit_test(cut_or_longer_is_refused),
         cmocka_unit_test(lengths_are_not_trusted),
