@@ -664,6 +664,24 @@ static void test_deaths_during_returns(void **state) {
     assert_true(sum.returned > sum.runs && sum.halted * 8 <= sum.runs);
 }
 
+/* One comes back as the network falls apart, for a while: one part goes on at most, with or without it, and
+ * who was cut off comes back when that is over. */
+static void test_a_partition_during_a_return(void **state) {
+    (void)state;
+    returns sum = {0};
+    for (int seed = 1; seed <= n_seeds() / 2; seed++) {
+        bl_rng rng;
+        bl_rng_seed(&rng, (uint64_t)seed);
+        const double at_s = 0.0035 + 1e-6 * (double)bl_rng_below(&rng, 2500);
+        const bl_sim_fault faults[] = {
+            {BL_SIM_KILL, 0.002, 0, (uint64_t)1 << bl_rng_below(&rng, RANKS)},
+            {BL_SIM_PARTITION, at_s, at_s + 0.02, 1 + bl_rng_below(&rng, everybody - 1)}};
+        run_with_returns((uint64_t)seed, seed % 2 == 0, faults, 2, 0.0015, &sum);
+    }
+    print_returns(&sum);
+    assert_true(sum.returned > sum.runs && sum.halted * 4 <= sum.runs);
+}
+
 /* A rank that stood still for so long that the others gave it up is refused until it knocks. */
 static void test_a_stopped_rank_comes_back(void **state) {
     (void)state;
@@ -711,6 +729,7 @@ int main(void) {
         cmocka_unit_test(test_one_comes_back_and_another),
         cmocka_unit_test(test_two_come_back_at_once),
         cmocka_unit_test(test_deaths_during_returns),
+        cmocka_unit_test(test_a_partition_during_a_return),
         cmocka_unit_test(test_a_stopped_rank_comes_back),
     };
     return cmocka_run_group_tests_name("recovery", tests, set_up, tear_down);
