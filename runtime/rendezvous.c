@@ -18,8 +18,8 @@
 
 #define MAGIC UINT64_C(0x324b4e5254534c42) /* "BLSTRNK2" read as a little-endian number */
 
-/* Who connects and then says nothing holds the meeting up for no longer than this. */
-#define SILENCE_S 2.0
+/* Rank 0 listens to so many at once, besides the ranks, that have not said who they are. */
+#define MOST_STRANGERS 64
 
 typedef struct greeting {
     uint64_t magic, job;
@@ -211,42 +211,88 @@ static void refuse(int fd, bl_status status, const char *why) {
     close(fd);
 }
 
-/* Take one newcomer in; connections[rank] stays open until the table is told. */
-static void receive_newcomer(const bl_rendezvous *meeting, int fd, int *connections,
-                             bl_peer_card *cards) {
-    const int n_ranks = meeting->options->n_ranks;
-    const double soon_s = bl_now_s() + SILENCE_S;
+/* Somebody who came and has not yet said all. */
+typedef struct newcomer {
+    int fd;
+    size_t bytes; /* of its greeting so far */
     greeting hello;
+} newcomer;
+
+/* Who has come. */
+typedef struct guests {
+    int *
+        connections; /* [n_ranks] of those that were let in, which stay open until they are told; -1 */
+    int n_known;     /* of them, rank 0 too */
+    newcomer *waiting; /* [capacity] in the order they came */
+    int n_waiting, capacity;
+} guests;
+
+/* Its greeting is whole: let it in, or send it away. */
+static void receive_newcomer(const bl_rendezvous *meeting, const newcomer *who, guests *here,
+                             bl_peer_card *cards) {
+    const int n_ranks = meeting->options->n_ranks, fd = who->fd;
+    const greeting *hello = &who->hello;
     char why[116];
-    if (!read_all(fd, &hello, sizeof hello,
-                  soon_s < meeting->until_s ? soon_s : meeting->until_s) ||
-        hello.magic != MAGIC) {
+    if (hello->magic != MAGIC) {
         close(fd); /* not one of ours */
         return;
     }
-    if (hello.job != meeting->options->job) {
+    if (hello->job != meeting->options->job) {
         refuse(fd, BL_ERR_STATE, "rank 0 there belongs to another run");
         return;
     }
-    if (hello.n_ranks != n_ranks || hello.rank < 1 || hello.rank >= n_ranks) {
-        snprintf(why, sizeof why, "rank 0 expects %d ranks, not %d", n_ranks, hello.n_ranks);
+    if (hello->n_ranks != n_ranks || hello->rank < 1 || hello->rank >= n_ranks) {
+        snprintf(why, sizeof why, "rank 0 expects %d ranks, not %d", n_ranks, hello->n_ranks);
         refuse(fd, BL_ERR_USAGE, why);
         return;
     }
-    if (connections[hello.rank] >= 0) {
-        snprintf(why, sizeof why, "another process is rank %d already", hello.rank);
+    if (here->connections[hello->rank] >= 0) {
+        snprintf(why, sizeof why, "another process is rank %d already", hello->rank);
         refuse(fd, BL_ERR_USAGE, why);
         return;
     }
-    bl_peer_card *card = &cards[hello.rank];
-    *card = hello.card;
+    bl_peer_card *card = &cards[hello->rank];
+    *card = hello->card;
     socklen_t bytes = sizeof card->address;
     if (getpeername(fd, (struct sockaddr *)&card->address, &bytes) != 0) {
         close(fd);
         return;
     }
-    bl_address_set_port(&card->address, bl_address_port(&hello.card.address));
-    connections[hello.rank] = fd;
+    bl_address_set_port(&card->address, bl_address_port(&hello->card.address));
+    here->connections[hello->rank] = fd;
+    here->n_known++;
+}
+
+/* What it has said since; true when there is no more to wait for. */
+static bool hear_newcomer(const bl_rendezvous *meeting, newcomer *who, guests *here,
+                          bl_peer_card *cards) {
+    const ssize_t n = recv(who->fd, (unsigned char *)&who->hello + who->bytes,
+                           sizeof who->hello - who->bytes, MSG_DONTWAIT);
+    if (n < 0 && (errno == EINTR || errno == EAGAIN))
+        return false;
+    if (n <= 0) {
+        close(who->fd);
+        return true;
+    }
+    who->bytes += (size_t)n;
+    if (who->bytes < sizeof who->hello)
+        return false;
+    receive_newcomer(meeting, who, here, cards);
+    return true;
+}
+
+/* A rank may be slow to say who it is, so nobody is sent away for that; but whoever has said nothing for
+ * longest goes when too many do. */
+static void admit(const bl_rendezvous *meeting, guests *here) {
+    const int fd = accept(meeting->fd, NULL, NULL);
+    if (fd < 0)
+        return;
+    if (here->n_waiting == here->capacity) {
+        close(here->waiting[0].fd);
+        here->n_waiting--;
+        memmove(here->waiting, here->waiting + 1, sizeof *here->waiting * (size_t)here->n_waiting);
+    }
+    here->waiting[here->n_waiting++] = (newcomer){.fd = fd};
 }
 
 static bl_status fail_missing(const bl_rendezvous *meeting, const int *connections, bl_error *err) {
@@ -259,20 +305,32 @@ static bl_status fail_missing(const bl_rendezvous *meeting, const int *connectio
                    meeting->options->deadline_s, missing);
 }
 
-static bl_status gather(const bl_rendezvous *meeting, int *connections, bl_peer_card *cards,
+static bl_status gather(const bl_rendezvous *meeting, guests *here, bl_peer_card *cards,
                         bl_error *err) {
-    for (;;) {
-        int n_here = 1;
-        for (int rank = 1; rank < meeting->options->n_ranks; rank++)
-            n_here += connections[rank] >= 0;
-        if (n_here == meeting->options->n_ranks)
-            return BL_OK;
-        if (!wait_readable(meeting->fd, meeting->until_s))
-            return fail_missing(meeting, connections, err);
-        const int fd = accept(meeting->fd, NULL, NULL);
-        if (fd >= 0)
-            receive_newcomer(meeting, fd, connections, cards);
+    struct pollfd *polled;
+    BL_TRY(BL_CALLOC(polled, here->capacity + 1, err));
+    while (here->n_known < meeting->options->n_ranks) {
+        const int n = here->n_waiting;
+        int left = 0;
+        polled[n] = (struct pollfd){meeting->fd, POLLIN, 0};
+        for (int i = 0; i < n; i++)
+            polled[i] = (struct pollfd){here->waiting[i].fd, POLLIN, 0};
+        const int ready = poll(polled, (nfds_t)n + 1, left_ms(meeting->until_s));
+        if (ready == 0 && left_ms(meeting->until_s) == 0) {
+            free(polled);
+            return fail_missing(meeting, here->connections, err);
+        }
+        for (int i = 0; i < n; i++) {
+            newcomer *who = &here->waiting[i];
+            if (ready <= 0 || polled[i].revents == 0 || !hear_newcomer(meeting, who, here, cards))
+                here->waiting[left++] = *who;
+        }
+        here->n_waiting = left;
+        if (ready > 0 && polled[n].revents != 0)
+            admit(meeting, here);
     }
+    free(polled);
+    return BL_OK;
 }
 
 static bl_status tell(const bl_rendezvous *meeting, const bl_peer_card *mine,
@@ -296,17 +354,22 @@ static bl_status tell(const bl_rendezvous *meeting, const bl_peer_card *mine,
 static bl_status host(const bl_rendezvous *meeting, const bl_peer_card *mine, bl_peer_card *cards,
                       bl_error *err) {
     const int n_ranks = meeting->options->n_ranks;
-    int *connections;
-    BL_TRY(BL_CALLOC(connections, n_ranks, err));
+    guests here = {.n_known = 1, .capacity = n_ranks + MOST_STRANGERS};
+    BL_TRY(BL_CALLOC(here.connections, n_ranks, err));
     for (int rank = 0; rank < n_ranks; rank++)
-        connections[rank] = -1;
-    bl_status st = gather(meeting, connections, cards, err);
+        here.connections[rank] = -1;
+    bl_status st = BL_CALLOC(here.waiting, here.capacity, err);
     if (st == BL_OK)
-        st = tell(meeting, mine, connections, cards, err);
+        st = gather(meeting, &here, cards, err);
+    if (st == BL_OK)
+        st = tell(meeting, mine, here.connections, cards, err);
+    for (int i = 0; i < here.n_waiting; i++)
+        close(here.waiting[i].fd);
     for (int rank = 0; rank < n_ranks; rank++)
-        if (connections[rank] >= 0)
-            close(connections[rank]);
-    free(connections);
+        if (here.connections[rank] >= 0)
+            close(here.connections[rank]);
+    free(here.waiting);
+    free(here.connections);
     return st;
 }
 

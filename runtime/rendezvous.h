@@ -8,10 +8,11 @@
  *     rank r -> rank 0   greeting {magic, job, n_ranks, rank, card}
  *     rank 0 -> rank r   verdict  {status, why}, then card[n_ranks] when the status is BL_OK
  *
- * A card says where a rank can be reached and which process it is. Its address is taken from its connection, so no host needs to know its own name, and a run on
- * one host never leaves the loopback device. Who speaks something else is ignored; who belongs to
- * another run, or claims a number that is taken, is told so. Machines of one byte order only (the
- * magic number checks).
+ * A card says where a rank can be reached and which process it is. Its address is taken from its
+ * connection, so no host needs to know its own name, and a run on one host never leaves the loopback
+ * device. All who come are heard at once, for ranks may be slow and strangers silent. Who speaks
+ * something else is ignored; who belongs to another run, or claims a number that is taken, is told so.
+ * Machines of one byte order only (the magic number checks).
  *
  * Two steps, because a rank must know on which device it is seen before it can open its own port.
  */

@@ -19,19 +19,24 @@ typedef struct visitor {
     bl_ucx_options options;
     uint16_t port; /* that it tells */
     double late_s; /* it comes this much later */
+    double slow_s; /* and thinks for so long before it says who it is */
     bl_status status;
     atomic_bool is_done;
     bl_error err;
     bl_peer_card cards[8];
 } visitor;
 
+static void wait_s(double seconds) {
+    nanosleep(&(struct timespec){(time_t)seconds, (long)((seconds - (int)seconds) * 1e9)}, NULL);
+}
+
 static void *visit(void *arg) {
     visitor *v = arg;
     bl_rendezvous meeting;
     v->err = BL_ERROR_INIT;
-    nanosleep(&(struct timespec){(time_t)v->late_s, (long)((v->late_s - (int)v->late_s) * 1e9)},
-              NULL);
+    wait_s(v->late_s);
     v->status = bl_rendezvous_open(&v->options, &meeting, &v->err);
+    wait_s(v->slow_s);
     if (v->status == BL_OK) {
         v->status = bl_rendezvous_exchange(&meeting, v->port, (uint16_t)(v->port + 1000), v->cards,
                                            &v->err);
@@ -136,6 +141,54 @@ static void test_strangers_are_ignored(void **state) {
     meet(where, fd, 3, 0);
     close(noisy);
     close(silent);
+}
+
+/* On a busy machine a rank may take seconds between coming and saying who it is; rank 0 hears the others
+ * meanwhile, strangers that say nothing among them. It used to turn away who was slower than two. */
+static void test_slow_ranks_are_let_in(void **state) {
+    (void)state;
+    char where[64];
+    int strangers[40];
+    visitor all[3];
+    const int fd = listen_somewhere(where, sizeof where);
+    for (int rank = 2; rank >= 0; rank--) {
+        all[rank] = visitor_of(rank, 3, where, 60);
+        all[rank].options.rendezvous_fd = rank == 0 ? fd : -1;
+        all[rank].slow_s = rank == 1 ? 2.5 : 0;
+        all[rank].late_s = rank == 2 ? 0.2 : 0;
+        start(&all[rank]);
+    }
+    for (int i = 0; i < 40; i++)
+        strangers[i] = connect_to(where);
+    for (int rank = 0; rank < 3; rank++) {
+        finish(&all[rank]);
+        if (all[rank].status < 0)
+            fail_msg("rank %d: %s", rank, all[rank].err.text);
+        assert_knows_all(&all[rank]);
+    }
+    for (int i = 0; i < 40; i++)
+        close(strangers[i]);
+}
+
+/* A hundred connections that say nothing do not keep the ranks out that come behind them. */
+static void test_many_strangers(void **state) {
+    (void)state;
+    char where[64];
+    int strangers[100];
+    visitor rank_0;
+    rank_0 = visitor_of(0, 2, where, 60);
+    rank_0.options.rendezvous_fd = listen_somewhere(where, sizeof where);
+    start(&rank_0);
+    for (int i = 0; i < 100; i++)
+        strangers[i] = connect_to(where);
+    visitor rank_1 = visitor_of(1, 2, where, 60);
+    start(&rank_1);
+    finish(&rank_0);
+    finish(&rank_1);
+    assert_int_equal(rank_0.status, BL_OK);
+    assert_int_equal(rank_1.status, BL_OK);
+    for (int i = 0; i < 100; i++)
+        close(strangers[i]);
 }
 
 static void test_missing_ranks_are_named(void **state) {
@@ -397,6 +450,8 @@ int main(void) {
         cmocka_unit_test(test_ranks_learn_all_addresses),
         cmocka_unit_test(test_rank_0_may_come_last),
         cmocka_unit_test(test_strangers_are_ignored),
+        cmocka_unit_test(test_slow_ranks_are_let_in),
+        cmocka_unit_test(test_many_strangers),
         cmocka_unit_test(test_missing_ranks_are_named),
         cmocka_unit_test(test_rank_0_that_never_comes),
         cmocka_unit_test(test_wrong_guests_are_turned_away),
