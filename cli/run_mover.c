@@ -7,16 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define TRY_AGAIN_S 0.1
-#define SERVER_MAGIC "BLSERVER" /* without its terminator */
-
-/* Between ranks of one program on machines of one kind. */
-typedef struct server_word {
-    char magic[8];
-    int64_t pid;
-} server_word;
 
 bool bl_run_mover_wanted(const bl_run_job *job) {
     return job->tokens == NULL && (job->n_spares > 0 || job->socket != NULL);
@@ -77,27 +69,6 @@ static bl_status open_control(bl_run_mover *mover, bl_error *err) {
     return BL_OK;
 }
 
-/* The others have to know whose socket it is: a rank that was stopped and is lost still holds it. */
-static void tell_server(const bl_run_mover *mover) {
-    server_word word = {.pid = (int64_t)getpid()};
-    memcpy(word.magic, SERVER_MAGIC, sizeof word.magic);
-    for (int to = 0; to < mover->job->n_ranks; to++) {
-        if (to != mover->rank && bl_agent_lives(mover->agent, to))
-            bl_agent_tell(mover->agent, to, &word, sizeof word, NULL);
-    }
-}
-
-static bool hear_server(bl_run_mover *mover, const void *data, size_t bytes) {
-    server_word word;
-    if (bytes != sizeof word)
-        return false;
-    memcpy(&word, data, sizeof word);
-    if (memcmp(word.magic, SERVER_MAGIC, sizeof word.magic) != 0)
-        return false;
-    mover->server_pid = word.pid;
-    return true;
-}
-
 /* Whoever leads answers the operator: after a loss that is another rank. The socket of the one that
  * was lost may take a moment to fall silent. */
 static void take_over(bl_run_mover *mover) {
@@ -109,7 +80,7 @@ static void take_over(bl_run_mover *mover) {
     if (open_control(mover, &err) < 0)
         mover->control = NULL;
     else
-        tell_server(mover);
+        bl_control_announce(mover->agent, mover->rank, mover->job->n_ranks);
 }
 
 /* A lower rank has come back, and answers from now on. */
@@ -130,7 +101,7 @@ static void hear_other(void *user, int from, const void *data, size_t bytes) {
         bl_recovery_hear(mover->recovery, from, data, bytes);
         return;
     }
-    if (hear_server(mover, data, bytes))
+    if (bl_control_hear_server(data, bytes, &mover->server_pid))
         return;
     for (int rank = 0; rank < mover->job->n_ranks; rank++)
         mover->living[rank] = bl_agent_lives(mover->agent, rank);
@@ -311,7 +282,7 @@ bl_status bl_run_mover_open(const bl_run_job *job, const bl_run_parts *parts, bl
     }
     bl_agent_on_told(out->agent, hear_other, out);
     if (out->control != NULL)
-        tell_server(out);
+        bl_control_announce(out->agent, out->rank, job->n_ranks);
     *hooks = (bl_engine_hooks){.user = out,
                                .before_step = before_step,
                                .at_step = at_step,

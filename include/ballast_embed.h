@@ -68,13 +68,25 @@
  * start.
  *
  * Failures. A move that fails leaves the placement in force serving; bl_step() returns BL_OK and
- * bl_embed_read_status() says why. When a rank is lost, balancing is over until the next start, and the placement
- * stays. There is one status by which bl_step() asks a rank not to serve on: BL_ERR_ABORTED, when it
- * cannot know whether the others have carried out a commit that it had promised.
+ * bl_embed_read_status() says why. There is one status by which bl_step() asks a rank not to serve on:
+ * BL_ERR_ABORTED, when it cannot know whether the others have carried out a commit that it had promised.
+ *
+ * Losses. When a rank dies, the placement stays as it is, with the slots of the dead in it, and nothing
+ * moves: bl_step() goes on returning BL_OK and news.lost names the rank. An engine whose own network
+ * outlives that breaks its step off, and all survivors call bl_repair(): it makes the slots of the lost
+ * empty, gives every expert that only they held a slot of a living rank, and asks that rank's engine for
+ * its weights (bl_embed_options.fetch: from host memory, a checkpoint, another replica). Then the maps
+ * are new, the step is taken again, and balancing goes on without the lost. Where an expert cannot be
+ * had or has no slot, all survivors are told the same expert, and nothing has changed.
+ *
+ * The control socket is opened by the lowest rank that lives. When that one dies, the next one opens it
+ * at its bl_step() or bl_repair(), under the same name, on its own host.
  *
  * Statuses are those of ballast_status.h: 0, or negative with one line of text in
  * bl_embed_error(). Structs begin with their size, which the _INIT macros fill in: a program built
- * against an older header goes on working. One thread at a time uses a handle.
+ * against an older header goes on working. One call at a time on a handle, from whichever thread, and
+ * none from inside a callback: another one is BL_ERR_STATE at once, changes nothing and leaves the text
+ * of bl_embed_error() alone. NULL where something is needed is BL_ERR_USAGE.
  *
  * Link with -lballast, which needs UCX, jansson and xxHash; no GLPK, and no server but the control
  * socket (a Unix socket of mode 0600) on the rank that leads.
@@ -157,6 +169,13 @@ typedef int bl_copy_fn(void *user, void *to, size_t to_stride, const void *from,
 typedef int bl_recompute_fn(void *user, int layer, const char *const *tensors, int n_tensors,
                             const int *slots, int n_slots);
 
+/* A tensor of an expert that only lost ranks held, as this rank's own copy of it would be (the same
+ * version, the layout of the tag): `bytes` = rows x row_bytes into host memory, rows together. 0 when it
+ * is there. `to` NULL: write nothing, only say by 0 that it can be had; asked for every expert before
+ * the first is written. A rank that has said so and then fails must not serve on. */
+typedef int bl_fetch_fn(void *user, int layer, int expert, const char *tensor, void *to,
+                        size_t bytes);
+
 /* ---- life ------------------------------------------------------------------------------------ */
 
 typedef struct bl_embed_options {
@@ -184,13 +203,14 @@ typedef struct bl_embed_options {
     int window_steps; /* steps of a window of load (bl_count()); the same on all ranks; 0: 64 */
     bl_copy_fn *copy; /* NULL: tensors are in host memory */
     bl_recompute_fn *recompute; /* needed when a tensor is recomputed */
-    void *user;                 /* for both */
+    void *user;                 /* for all callbacks */
+    bl_fetch_fn *fetch;         /* NULL: an expert that only lost ranks held is lost */
 } bl_embed_options;
 
 #define BL_EMBED_OPTIONS_INIT                                                                      \
     {                                                                                              \
         sizeof(bl_embed_options), -1, 0, NULL, 0, NULL, "", 0, 0, NULL, 1, 0, 0, 0, NULL, NULL, 0, \
-            NULL, NULL, NULL                                                                       \
+            NULL, NULL, NULL, NULL                                                                 \
     }
 
 /* `text` [text_bytes] gets one line when it fails; may be NULL. Strings of the options are copied. */
@@ -206,7 +226,8 @@ int bl_embed_add_layer(bl_embed *embed, const bl_layer *layer);
  * What one rank refuses is refused on all, with the same text. */
 int bl_embed_start(bl_embed *embed);
 
-/* NULL is fine. A move under way is given up; the tensors hold what bl_map() last said. */
+/* NULL is fine. A move under way is given up; the tensors hold what bl_map() last said, and ranks that
+ * serve on see this one take its leave. Called from inside a callback it does nothing. */
 void bl_embed_close(bl_embed *embed);
 
 /* The line of text of the last call that failed on this handle; "" when none has. Borrowed until the
@@ -220,10 +241,11 @@ typedef struct bl_step_news {
     int layer;     /* whose map and weights have just changed; -1: none */
     int busy;      /* a move is under way: go on stepping, also without tokens */
     uint64_t step; /* number of this step, the same on all ranks; the first is 1 */
+    int lost;      /* lowest rank that was lost and not repaired; -1: none */
 } bl_step_news;
 
 #define BL_STEP_NEWS_INIT \
-    { sizeof(bl_step_news), -1, 0, 0 }
+    { sizeof(bl_step_news), -1, 0, 0, -1 }
 
 /* At one fixed place in each step, on every rank. news may be NULL. */
 int bl_step(bl_embed *embed, bl_step_news *news);
@@ -270,6 +292,31 @@ int bl_drain(bl_embed *embed, int how);
  * them, and moves stay held. */
 int bl_resume(bl_embed *embed, int check_copies);
 
+/* ---- after a loss ---------------------------------------------------------------------------- */
+
+typedef struct bl_repaired {
+    size_t size;
+    int n_lost;      /* ranks lost so far */
+    const int *lost; /* [n_lost] ascending; borrowed until the next bl_repair() */
+    int n_fetched;   /* experts brought back, over all ranks and layers */
+    int n_fetched_here;
+    uint64_t step; /* steps are counted from here on */
+} bl_repaired;
+
+#define BL_REPAIRED_INIT \
+    { sizeof(bl_repaired), 0, NULL, 0, 0, 0 }
+
+/* On all survivors of a loss, when none of them is in a step any more; they may have come to different
+ * steps. Waits for all of them, up to deadline_s. Afterwards all maps may have changed, also those of
+ * layers that no lost rank was in: ask for all of them. `repaired` may be NULL.
+ *   BL_ERR_INFEASIBLE  an expert has no source or no slot; named, the same on all; nothing has changed,
+ *                      and bl_repair() may be called again
+ *   BL_ERR_PEER, BL_ERR_TIMEOUT, BL_ERR_STATE  nobody was lost; a survivor did not come; weights are being
+ *                      reloaded
+ *   BL_ERR_ABORTED     this rank must not serve on: it is not of the majority, or could not do what it had
+ *                      said it could */
+int bl_repair(bl_embed *embed, bl_repaired *repaired);
+
 /* ---- looking --------------------------------------------------------------------------------- */
 
 #define BL_EMBED_REASON_BYTES 256
@@ -277,7 +324,7 @@ int bl_resume(bl_embed *embed, int check_copies);
 typedef struct bl_embed_status {
     size_t size;
     int leads, busy, drained;
-    int is_off;                         /* balancing is over; the placement in force serves on */
+    int is_off;                         /* nothing moves until bl_repair() */
     char reason[BL_EMBED_REASON_BYTES]; /* why the last move was aborted or balancing is off; "" */
     uint64_t moves;                     /* migrations begun, also ones that were aborted */
     uint64_t commits;                   /* of layers, on this rank */

@@ -93,6 +93,12 @@ void bl_control_close(bl_control *control, bl_agent *agent);
 /* Remove the socket that a server left at `path` when it was killed; anything else stays. */
 void bl_control_sweep(const char *path);
 
+/* Where the socket is served from, told to all other living ranks: a rank that was stopped and is lost
+ * still holds it, and whoever leads then has to know whom it replaces (replaces_pid). */
+void bl_control_announce(bl_agent *agent, int rank, int n_ranks);
+/* Whether what an agent was told is such a word; then *pid serves. */
+bool bl_control_hear_server(const void *data, size_t bytes, int64_t *pid);
+
 /* Where program and server meet when nobody names a socket: $BALLAST_SOCKET, else ballast.sock in
  * $XDG_RUNTIME_DIR, else /tmp/ballast-<uid>.sock. */
 void bl_control_default_path(char *out, size_t bytes);

@@ -7,9 +7,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-int bl_embed_fail(bl_embed *embed, const bl_error *err) {
-    bl_error_format(err, embed->error, sizeof embed->error);
-    return (int)err->code;
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+int bl_embed_enter(bl_embed *embed) {
+    if (embed == NULL)
+        return BL_ERR_USAGE;
+    return atomic_exchange(&embed->in_call, true) ? BL_ERR_STATE : BL_OK;
+}
+
+int bl_embed_leave(bl_embed *embed, bl_status st, const bl_error *err) {
+    if (st < 0)
+        bl_error_format(err, embed->error, sizeof embed->error);
+    atomic_store(&embed->in_call, false);
+    return st < 0 ? (int)st : BL_OK;
 }
 
 const char *bl_embed_error(const bl_embed *embed) {
@@ -25,6 +35,19 @@ bl_status bl_embed_take_struct(void *out, size_t bytes, const void *given, size_
     if (size < least || size > BL_EMBED_MAX_STRUCT)
         return bl_fail(err, BL_ERR_VERSION, "%s of size %zu: use its _INIT macro", what, size);
     memcpy(out, given, size < bytes ? size : bytes);
+    return BL_OK;
+}
+
+bl_status bl_embed_give_struct(void *out, const void *made, size_t bytes, size_t least,
+                               const char *what, bl_error *err) {
+    size_t size;
+    if (out == NULL)
+        return bl_fail(err, BL_ERR_USAGE, "%s is NULL", what);
+    memcpy(&size, out, sizeof size);
+    if (size < least || size > BL_EMBED_MAX_STRUCT)
+        return bl_fail(err, BL_ERR_VERSION, "%s of size %zu: use its _INIT macro", what, size);
+    memcpy((unsigned char *)out + sizeof size, (const unsigned char *)made + sizeof size,
+           (size < bytes ? size : bytes) - sizeof size);
     return BL_OK;
 }
 
@@ -91,10 +114,8 @@ static bl_status find_place(bl_embed *embed, bl_error *err) {
 static bl_status take_options(bl_embed *embed, const bl_embed_options *given, bl_error *err) {
     bl_embed_options *o = &embed->options;
     *o = (bl_embed_options)BL_EMBED_OPTIONS_INIT;
-    if (given->size < sizeof *o)
-        return bl_fail(err, BL_ERR_VERSION, "options of size %zu: use BL_EMBED_OPTIONS_INIT",
-                       given->size);
-    memcpy(o, given, sizeof *o);
+    BL_TRY(bl_embed_take_struct(o, sizeof *o, given, offsetof(bl_embed_options, fetch), "options",
+                                err));
     BL_TRY(copy_text(o->model != NULL ? o->model : "", &embed->model, err));
     BL_TRY(copy_text(o->rule != NULL ? o->rule : "even", &embed->rule, err));
     BL_TRY(copy_text(o->rendezvous, &embed->rendezvous, err));
@@ -110,8 +131,9 @@ static bl_status take_options(bl_embed *embed, const bl_embed_options *given, bl
 int bl_embed_open(const bl_embed_options *options, bl_embed **embed_p, char *text,
                   size_t text_bytes) {
     bl_error err = BL_ERROR_INIT;
-    bl_embed *embed;
-    bl_status st = BL_CALLOC(embed, 1, &err);
+    bl_embed *embed = NULL;
+    bl_status st = embed_p != NULL ? BL_CALLOC(embed, 1, &err)
+                                   : bl_fail(&err, BL_ERR_USAGE, "embed_p is NULL");
     if (st >= 0) {
         embed->refused = BL_ERROR_INIT;
         st = take_options(embed, options, &err);
@@ -230,11 +252,13 @@ static bl_status add_layer(bl_embed *embed, const bl_layer *given, bl_error *err
 
 int bl_embed_add_layer(bl_embed *embed, const bl_layer *layer) {
     bl_error err = BL_ERROR_INIT;
-    if (add_layer(embed, layer, &err) >= 0)
-        return BL_OK;
-    if (embed->refused.code >= 0)
+    const int entered = bl_embed_enter(embed);
+    if (entered < 0)
+        return entered;
+    const bl_status st = add_layer(embed, layer, &err);
+    if (st < 0 && embed->refused.code >= 0)
         embed->refused = err;
-    return bl_embed_fail(embed, &err);
+    return bl_embed_leave(embed, st, &err);
 }
 
 /* ---- start ----------------------------------------------------------------------------------- */
@@ -321,16 +345,17 @@ static bl_status make_agent(bl_embed *embed, bl_error *err) {
 }
 
 /* A socket that was asked for must open; the usual one may be another cluster's. */
-static bl_status open_socket(bl_embed *embed, bl_error *err) {
+bl_status bl_embed_open_socket(bl_embed *embed, bl_error *err) {
     const bl_control_cluster cluster = {.n_experts = embed->options.n_experts,
                                         .top_k = embed->options.top_k,
                                         .n_ranks = embed->n_ranks,
                                         .rule = embed->rule,
                                         .meter = embed->meter,
+                                        .replaces_pid = embed->server_pid,
                                         .model = embed->described};
     char usual[256], text[BL_EMBED_REASON_BYTES - 40];
     bl_error why = BL_ERROR_INIT;
-    if (embed->rank != 0 || (embed->socket != NULL && embed->socket[0] == '\0'))
+    if (embed->socket != NULL && embed->socket[0] == '\0')
         return BL_OK;
     if (embed->socket != NULL)
         return bl_control_open(embed->socket, &cluster, &embed->control, err);
@@ -346,27 +371,35 @@ static bl_status start(bl_embed *embed, bl_error *err) {
     bl_error own = BL_ERROR_INIT;
     if (embed->is_started)
         return bl_fail(err, BL_ERR_STATE, "it was started before");
-    if (prepare(embed, &own) >= 0)
-        open_socket(embed, &own);
+    if (embed->is_spent)
+        return bl_fail(err, BL_ERR_STATE, "it could not start before: bl_embed_close(), then anew");
+    embed->is_spent = true;
+    if (prepare(embed, &own) >= 0 && embed->rank == 0)
+        bl_embed_open_socket(embed, &own);
     BL_TRY(connect_ranks(embed, err));
     BL_TRY(bl_embed_agree(embed, &own, err));
     BL_TRY(make_agent(embed, err));
+    BL_TRY(bl_embed_open_recovery(embed, err));
     bl_embed_listen(embed);
     embed->is_started = true;
+    if (embed->control != NULL)
+        bl_control_announce(embed->agent, embed->rank, embed->n_ranks);
     return BL_OK;
 }
 
 int bl_embed_start(bl_embed *embed) {
     bl_error err = BL_ERROR_INIT;
-    return start(embed, &err) >= 0 ? BL_OK : bl_embed_fail(embed, &err);
+    const int entered = bl_embed_enter(embed);
+    return entered < 0 ? entered : bl_embed_leave(embed, start(embed, &err), &err);
 }
 
 /* ---- end ------------------------------------------------------------------------------------- */
 
 void bl_embed_close(bl_embed *embed) {
-    if (embed == NULL)
+    if (bl_embed_enter(embed) < 0)
         return;
     bl_control_close(embed->control, embed->agent);
+    bl_recovery_free(embed->recovery);
     bl_agent_free(embed->agent);
     if (embed->options.transport == NULL)
         bl_transport_close(embed->transport);
@@ -388,5 +421,7 @@ void bl_embed_close(bl_embed *embed) {
     bl_meter_free(embed->meter);
     free(embed->living);
     free(embed->rows);
+    free(embed->orphans);
+    free(embed->lost);
     free(embed);
 }

@@ -156,35 +156,42 @@ static const char *kind_of(const form_tensor *t) {
     return t->recomputed ? "is recomputed" : "moves or stays by itself";
 }
 
+/* Two ranks: `us` judges. */
+typedef struct pair {
+    int us, them;
+} pair;
+
 /* One tensor that both ranks have. */
-static bl_status compare_tensor(int layer, int rank, const form_tensor *ours,
+static bl_status compare_tensor(int layer, pair rank, const form_tensor *ours,
                                 const form_tensor *theirs, bl_error *err) {
     const bl_where at = bl_at_layer(NULL, layer);
     const char *name = ours->name;
     if (ours->scope != theirs->scope)
-        return bl_fail_at(err, BL_ERR_SHAPE, at, "tensor %s: %s on rank 0, %s on rank %d", name,
-                          bl_scope_name(ours->scope), bl_scope_name(theirs->scope), rank);
+        return bl_fail_at(err, BL_ERR_SHAPE, at, "tensor %s: %s on rank %d, %s on rank %d", name,
+                          bl_scope_name(ours->scope), rank.us, bl_scope_name(theirs->scope),
+                          rank.them);
     if (ours->recomputed != theirs->recomputed)
-        return bl_fail_at(err, BL_ERR_SHAPE, at, "tensor %s: it %s on rank 0, it %s on rank %d",
-                          name, kind_of(ours), kind_of(theirs), rank);
+        return bl_fail_at(err, BL_ERR_SHAPE, at, "tensor %s: it %s on rank %d, it %s on rank %d",
+                          name, kind_of(ours), rank.us, kind_of(theirs), rank.them);
     if (ours->rows != theirs->rows || ours->row_bytes != theirs->row_bytes)
         return bl_fail_at(
             err, BL_ERR_SHAPE, at,
-            "tensor %s: %llu rows of %llu bytes on rank 0, %llu rows of %llu bytes on "
+            "tensor %s: %llu rows of %llu bytes on rank %d, %llu rows of %llu bytes on "
             "rank %d",
-            name, (unsigned long long)ours->rows, (unsigned long long)ours->row_bytes,
-            (unsigned long long)theirs->rows, (unsigned long long)theirs->row_bytes, rank);
+            name, (unsigned long long)ours->rows, (unsigned long long)ours->row_bytes, rank.us,
+            (unsigned long long)theirs->rows, (unsigned long long)theirs->row_bytes, rank.them);
     if (strcmp(ours->layout, theirs->layout) != 0)
-        return bl_fail_at(err, BL_ERR_SHAPE, at,
-                          "tensor %s: layout \"%s\" on rank 0, \"%s\" on rank %d: bytes of the one "
-                          "mean something else in the other",
-                          name, ours->layout, theirs->layout, rank);
+        return bl_fail_at(
+            err, BL_ERR_SHAPE, at,
+            "tensor %s: layout \"%s\" on rank %d, \"%s\" on rank %d: bytes of the one "
+            "mean something else in the other",
+            name, ours->layout, rank.us, theirs->layout, rank.them);
     if (ours->content != theirs->content)
         return bl_fail_at(
             err, BL_ERR_CHECKSUM, at,
-            "tensor %s, %s, holds something else on rank %d than on rank 0: an expert "
+            "tensor %s, %s, holds something else on rank %d than on rank %d: an expert "
             "that moves would meet other values there",
-            name, bl_scope_name(ours->scope), rank);
+            name, bl_scope_name(ours->scope), rank.them, rank.us);
     return BL_OK;
 }
 
@@ -194,54 +201,58 @@ static bl_status missing(int layer, const char *name, int has, int lacks, bl_err
 }
 
 /* Both are sorted by name. */
-static bl_status compare_layer(int rank, const form_layer *ours, const form_tensor *our_tensors,
+static bl_status compare_layer(pair rank, const form_layer *ours, const form_tensor *our_tensors,
                                const form_layer *theirs, const form_tensor *their_tensors,
                                bl_error *err) {
     const int layer = ours->layer;
     int i = 0, j = 0;
     if (ours->placement != theirs->placement)
         return bl_fail_at(err, BL_ERR_STATE, bl_at_layer(NULL, layer),
-                          "rank %d has other experts in its slots' table than rank 0", rank);
+                          "rank %d has other experts in its slots' table than rank %d", rank.them,
+                          rank.us);
     while (i < ours->n_tensors || j < theirs->n_tensors) {
         const int order = i == ours->n_tensors ? 1
                           : j == theirs->n_tensors
                               ? -1
                               : strcmp(our_tensors[i].name, their_tensors[j].name);
         if (order < 0)
-            return missing(layer, our_tensors[i].name, 0, rank, err);
+            return missing(layer, our_tensors[i].name, rank.us, rank.them, err);
         if (order > 0)
-            return missing(layer, their_tensors[j].name, rank, 0, err);
+            return missing(layer, their_tensors[j].name, rank.them, rank.us, err);
         BL_TRY(compare_tensor(layer, rank, &our_tensors[i++], &their_tensors[j++], err));
     }
     return BL_OK;
 }
 
-static bl_status compare(int rank, const form *ours, const form *theirs, bl_error *err) {
+static bl_status compare(pair rank, const form *ours, const form *theirs, bl_error *err) {
     const form_tensor *a = ours->tensors, *b = theirs->tensors;
     if (ours->head->n_experts != theirs->head->n_experts)
-        return bl_fail(err, BL_ERR_SHAPE, "%d experts on rank 0, %d on rank %d",
-                       ours->head->n_experts, theirs->head->n_experts, rank);
+        return bl_fail(err, BL_ERR_SHAPE, "%d experts on rank %d, %d on rank %d",
+                       ours->head->n_experts, rank.us, theirs->head->n_experts, rank.them);
     if (ours->head->n_layers != theirs->head->n_layers)
-        return bl_fail(err, BL_ERR_SHAPE, "%d layers on rank 0, %d on rank %d",
-                       ours->head->n_layers, theirs->head->n_layers, rank);
+        return bl_fail(err, BL_ERR_SHAPE, "%d layers on rank %d, %d on rank %d",
+                       ours->head->n_layers, rank.us, theirs->head->n_layers, rank.them);
     for (int l = 0; l < ours->head->n_layers; l++) {
         if (ours->layers[l].layer != theirs->layers[l].layer)
             return bl_fail_at(err, BL_ERR_SHAPE, bl_at_layer(NULL, ours->layers[l].layer),
-                              "declared by rank 0, rank %d has layer %d in its place", rank,
-                              theirs->layers[l].layer);
+                              "declared by rank %d, rank %d has layer %d in its place", rank.us,
+                              rank.them, theirs->layers[l].layer);
         BL_TRY(compare_layer(rank, &ours->layers[l], a, &theirs->layers[l], b, err));
         a += ours->layers[l].n_tensors;
         b += theirs->layers[l].n_tensors;
     }
     if (ours->head->n_spares != theirs->head->n_spares)
-        return bl_fail(err, BL_ERR_SHAPE, "%d spares on rank 0, %d on rank %d",
-                       ours->head->n_spares, theirs->head->n_spares, rank);
+        return bl_fail(err, BL_ERR_SHAPE, "%d spares on rank %d, %d on rank %d",
+                       ours->head->n_spares, rank.us, theirs->head->n_spares, rank.them);
     return BL_OK;
 }
 
-static bl_status judge(const bl_message *forms, int n_ranks, bl_error *err) {
-    const form ours = form_in(forms[0].data);
-    for (int rank = 0; rank < n_ranks; rank++) {
+static bl_status judge_forms(const bl_embed *embed, const bl_message *forms, bl_error *err) {
+    const int us = embed->rank;
+    const form ours = form_in(forms[us].data);
+    for (int rank = 0; rank < embed->n_ranks; rank++) {
+        if (bl_embed_is_gone(embed, rank))
+            continue;
         BL_TRY(check_form(&forms[rank], err));
         const form_head *head = (const form_head *)(const void *)forms[rank].data;
         if (head->refused < 0) {
@@ -250,21 +261,36 @@ static bl_status judge(const bl_message *forms, int n_ranks, bl_error *err) {
                               head->text);
         }
     }
-    for (int rank = 1; rank < n_ranks; rank++) {
+    for (int rank = us + 1; rank < embed->n_ranks; rank++) {
+        if (bl_embed_is_gone(embed, rank))
+            continue;
         const form theirs = form_in(forms[rank].data);
-        BL_TRY(compare(rank, &ours, &theirs, err));
+        BL_TRY(compare((pair){us, rank}, &ours, &theirs, err));
     }
     return BL_OK;
 }
 
 /* ---- together -------------------------------------------------------------------------------- */
 
-/* Bytes of every rank to rank 0, and its judgement of them to all. */
+static verdict verdict_of(const bl_error *err) {
+    verdict said = {.status = err->code, .layer = err->layer, .expert = err->expert};
+    memcpy(said.text, err->text, sizeof said.text);
+    return said;
+}
+
+static bl_status fail_as_said(verdict *said, bl_error *err) {
+    said->text[sizeof said->text - 1] = '\0';
+    return bl_fail_at(err, (bl_status)said->status, bl_at_expert(NULL, said->layer, said->expert),
+                      "%s", said->text);
+}
+
+/* Bytes of every rank to the lowest that lives, and its judgement of them to all. */
 typedef bl_status judge_fn(const bl_embed *embed, const bl_message *parts, bl_error *err);
 
 static bl_status let_judge(bl_embed *embed, const void *mine, size_t bytes, judge_fn *judge_parts,
                            bl_error *err) {
     const size_t n = (size_t)embed->n_ranks;
+    const int judging = bl_embed_first(embed);
     bl_outgoing *outgoing = bl_calloc(n, sizeof *outgoing);
     bl_message *incoming = bl_calloc(n, sizeof *incoming);
     verdict said = {.layer = -1, .expert = -1};
@@ -272,37 +298,30 @@ static bl_status let_judge(bl_embed *embed, const void *mine, size_t bytes, judg
                        ? BL_OK
                        : bl_fail(err, BL_ERR_NOMEM, "out of memory for %zu ranks", n);
     if (st >= 0) {
-        outgoing[0] = (bl_outgoing){mine, bytes};
+        outgoing[judging] = (bl_outgoing){mine, bytes};
         st = bl_exchange_alltoallv(&embed->exchange, outgoing, incoming, err);
     }
-    if (st >= 0 && embed->rank == 0) {
+    if (st >= 0 && embed->rank == judging) {
         bl_error why = BL_ERROR_INIT;
-        said.status = judge_parts(embed, incoming, &why);
-        said.layer = why.layer;
-        said.expert = why.expert;
-        memcpy(said.text, why.text, sizeof said.text);
+        judge_parts(embed, incoming, &why);
+        said = verdict_of(&why);
     }
     if (st >= 0) {
         bl_exchange_release(incoming, embed->n_ranks);
         memset(outgoing, 0, n * sizeof *outgoing);
-        for (size_t rank = 0; embed->rank == 0 && rank < n; rank++)
+        for (size_t rank = 0; embed->rank == judging && rank < n; rank++)
             outgoing[rank] = (bl_outgoing){&said, sizeof said};
         st = bl_exchange_alltoallv(&embed->exchange, outgoing, incoming, err);
     }
-    if (st >= 0 && incoming[0].bytes == sizeof said)
-        memcpy(&said, incoming[0].data, sizeof said);
+    if (st >= 0 && incoming[judging].bytes == sizeof said)
+        memcpy(&said, incoming[judging].data, sizeof said);
     if (st >= 0)
         bl_exchange_release(incoming, embed->n_ranks);
     free(outgoing);
     free(incoming);
     if (st >= 0 && said.status < 0)
-        st = bl_fail_at(err, (bl_status)said.status, bl_at_expert(NULL, said.layer, said.expert),
-                        "%.511s", said.text);
+        st = fail_as_said(&said, err);
     return st;
-}
-
-static bl_status judge_forms(const bl_embed *embed, const bl_message *parts, bl_error *err) {
-    return judge(parts, embed->n_ranks, err);
 }
 
 bl_status bl_embed_agree(bl_embed *embed, const bl_error *mine, bl_error *err) {
@@ -320,6 +339,19 @@ bl_status bl_embed_agree(bl_embed *embed, const bl_error *mine, bl_error *err) {
     const bl_status st = own.code < 0 ? let_judge(embed, &refusal, sizeof refusal, judge_forms, err)
                                       : let_judge(embed, data, bytes, judge_forms, err);
     free(data);
+    return st;
+}
+
+bl_status bl_embed_agree_on(bl_embed *embed, const bl_error *mine, bl_error *err) {
+    const verdict own = verdict_of(mine);
+    verdict *all;
+    BL_TRY(BL_CALLOC(all, embed->n_ranks, err));
+    bl_status st = bl_exchange_allgather(&embed->exchange, &own, sizeof own, all, err);
+    for (int rank = 0; rank < embed->n_ranks && st >= 0; rank++) {
+        if (all[rank].status < 0) /* those of lost ranks are zero */
+            st = fail_as_said(&all[rank], err);
+    }
+    free(all);
     return st;
 }
 

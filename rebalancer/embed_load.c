@@ -59,8 +59,14 @@ bl_status bl_embed_describe(const bl_embed *embed, json_t **model_p, bl_error *e
 
 /* ---- load ------------------------------------------------------------------------------------ */
 
-static void hear_report(void *user, int from, const void *data, size_t bytes) {
+static void hear_other(void *user, int from, const void *data, size_t bytes) {
     bl_embed *embed = user;
+    if (bl_recovery_is_word(data, bytes)) {
+        bl_recovery_hear(embed->recovery, from, data, bytes);
+        return;
+    }
+    if (bl_control_hear_server(data, bytes, &embed->server_pid))
+        return;
     for (int rank = 0; rank < embed->n_ranks; rank++)
         embed->living[rank] = bl_agent_lives(embed->agent, rank);
     bl_meter_hear(embed->meter, from, data, bytes, embed->living, NULL); /* a bad one is no loss */
@@ -82,7 +88,7 @@ bl_status bl_embed_open_meter(bl_embed *embed, bl_error *err) {
 }
 
 void bl_embed_listen(bl_embed *embed) {
-    bl_agent_on_told(embed->agent, hear_report, embed);
+    bl_agent_on_told(embed->agent, hear_other, embed);
 }
 
 static int32_t id_at(const unsigned char *at, int id_bytes) {
@@ -120,31 +126,40 @@ static void count_ids(bl_embed *embed, int layer, const unsigned char *ids, int 
     bl_meter_route(embed->meter, layer, batch, n);
 }
 
+static bl_status check_counted(const bl_embed *embed, const bl_counted *c, int *l, bl_error *err) {
+    BL_TRY(bl_embed_check_started(embed, err));
+    if (c->id_bytes != 1 && c->id_bytes != 2 && c->id_bytes != 4 && c->id_bytes != 8)
+        return bl_fail(err, BL_ERR_RANGE, "ids of %d bytes", c->id_bytes);
+    if (c->ids == NULL && c->n_tokens > 0)
+        return bl_fail(err, BL_ERR_USAGE, "%zu tokens without ids", c->n_tokens);
+    if (c->n_tokens > 1 && c->row_bytes < (size_t)c->id_bytes * (size_t)embed->options.top_k)
+        return bl_fail(err, BL_ERR_RANGE, "rows of %zu bytes for %d ids of %d bytes", c->row_bytes,
+                       embed->options.top_k, c->id_bytes);
+    for (*l = 0; *l < embed->placement.n_layers; ++*l) {
+        if (embed->placement.layers[*l].layer == c->layer)
+            return BL_OK;
+    }
+    return bl_fail_at(err, BL_ERR_RANGE, bl_at_layer(NULL, c->layer), "it was not declared");
+}
+
+static bl_status count(bl_embed *embed, const bl_counted *given, bl_error *err) {
+    bl_counted counted = BL_COUNTED_INIT;
+    int l = 0;
+    BL_TRY(bl_embed_take_struct(&counted, sizeof counted, given, sizeof counted, "a count", err));
+    BL_TRY(check_counted(embed, &counted, &l, err));
+    count_ids(embed, counted.layer, counted.ids, counted.id_bytes, counted.n_tokens,
+              counted.row_bytes);
+    if (l == 0)
+        embed->tokens += counted.n_tokens;
+    embed->rows[l] += counted.n_rows < INT32_MAX ? (int32_t)counted.n_rows : 0;
+    embed->experts_ns += counted.experts_ns;
+    return BL_OK;
+}
+
 int bl_count(bl_embed *embed, const bl_counted *counted) {
     bl_error err = BL_ERROR_INIT;
-    int l = 0;
-    if (counted->size < sizeof *counted)
-        bl_fail(&err, BL_ERR_VERSION, "a count of size %zu: use BL_COUNTED_INIT", counted->size);
-    else if (!embed->is_started)
-        bl_fail(&err, BL_ERR_STATE, "bl_embed_start() comes first");
-    else if (counted->id_bytes != 1 && counted->id_bytes != 2 && counted->id_bytes != 4 &&
-             counted->id_bytes != 8)
-        bl_fail(&err, BL_ERR_RANGE, "ids of %d bytes", counted->id_bytes);
-    else if (counted->ids == NULL && counted->n_tokens > 0)
-        bl_fail(&err, BL_ERR_USAGE, "%zu tokens without ids", counted->n_tokens);
-    while (l < embed->placement.n_layers && embed->placement.layers[l].layer != counted->layer)
-        l++;
-    if (err.code >= 0 && l == embed->placement.n_layers)
-        bl_fail_at(&err, BL_ERR_RANGE, bl_at_layer(NULL, counted->layer), "it was not declared");
-    if (err.code < 0)
-        return bl_embed_fail(embed, &err);
-    count_ids(embed, counted->layer, counted->ids, counted->id_bytes, counted->n_tokens,
-              counted->row_bytes);
-    if (l == 0)
-        embed->tokens += counted->n_tokens;
-    embed->rows[l] += counted->n_rows < INT32_MAX ? (int32_t)counted->n_rows : 0;
-    embed->experts_ns += counted->experts_ns;
-    return BL_OK;
+    const int entered = bl_embed_enter(embed);
+    return entered < 0 ? entered : bl_embed_leave(embed, count(embed, counted, &err), &err);
 }
 
 /* All ranks step together, so they close a window at the same step. A report that cannot be sent is no

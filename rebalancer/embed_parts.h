@@ -1,16 +1,23 @@
 /*
  * embed_parts.h: what the files behind include/ballast_embed.h share: embed.c (life), embed_step.c
- * (steps, drain and resume), embed_load.c (what planners are told) and embed_agree.c (what ranks compare
- * before they trust each other).
+ * (steps, drain and resume), embed_repair.c (losses), embed_load.c (what planners are told) and embed_agree.c (what ranks compare before they trust each other).
  */
 #ifndef BL_REBALANCER_EMBED_PARTS_H
 #define BL_REBALANCER_EMBED_PARTS_H
 
 #include "ballast_embed.h"
 #include "rebalancer/control.h"
+#include "rebalancer/cover.h"
+#include "rebalancer/recovery.h"
 #include "runtime/exchange.h"
 
+#include <stdatomic.h>
+
+#define BL_EMBED_HELD_BY_RELOAD "weights are being reloaded"
+#define BL_EMBED_HELD_BY_LOSS "a rank was lost, and the survivors have not repaired that"
+
 struct bl_embed {
+    atomic_bool in_call;
     bl_embed_options options; /* its strings are the following */
     char *model, *rule, *rendezvous, *socket, *config;
     char meeting_point[256];
@@ -29,8 +36,14 @@ struct bl_embed {
     bl_exchange exchange;
     bl_store *store;
     bl_agent *agent;
-    bl_control *control; /* on rank 0, when there is one */
+    bl_recovery *recovery;
+    bl_control *control; /* on the rank that leads, when there is one */
+    int64_t server_pid;  /* process that serves it, as far as this rank was told; 0: not */
+    double next_try_s;   /* to open it after a loss */
     json_t *described;   /* what planners are told of the model */
+    bl_orphan *orphans;  /* [n_experts] scratch of a repair */
+    int *lost;           /* [n_ranks] what bl_repair() has said */
+    bool was_allowed;    /* the repair at hand: all survivors have said yes */
     bl_meter *meter;
     bool *living;                /* [n_ranks] scratch */
     int32_t *rows;               /* [placement.n_layers] counted since the last step */
@@ -38,8 +51,9 @@ struct bl_embed {
     uint64_t step_began_ns;      /* 0: there was none */
     uint64_t step, commits;
     uint64_t max_step_ns;
+    bool is_spent; /* bl_embed_start() was called */
     bool is_started, is_drained;
-    bool is_off;  /* no more moves */
+    bool is_off;  /* no moves until a loss is repaired */
     bool is_dead; /* and this rank must not serve */
     char reason[BL_EMBED_REASON_BYTES];
 };
@@ -63,6 +77,9 @@ bl_status bl_embed_form(const bl_embed *embed, uint64_t *form, bl_error *err);
  * `mine` is what this rank refuses by itself. The same verdict on all ranks. */
 bl_status bl_embed_agree(bl_embed *embed, const bl_error *mine, bl_error *err);
 
+/* All ranks say what they refuse; the refusal of the lowest one that does is everybody's. */
+bl_status bl_embed_agree_on(bl_embed *embed, const bl_error *mine, bl_error *err);
+
 /* Compare the hashes of all copies of every expert. The same verdict on all ranks. */
 bl_status bl_embed_compare_copies(bl_embed *embed, bl_error *err);
 
@@ -72,7 +89,25 @@ bl_status bl_embed_compare_copies(bl_embed *embed, bl_error *err);
 bl_status bl_embed_take_struct(void *out, size_t bytes, const void *given, size_t least,
                                const char *what, bl_error *err);
 
-/* Keep the text of a failure and return its code. */
-int bl_embed_fail(bl_embed *embed, const bl_error *err);
+/* Every call on a handle begins with enter: below 0, it may not, and that is its result. It ends with
+ * leave, which keeps the text of a failure and returns `st`. */
+int bl_embed_enter(bl_embed *embed);
+int bl_embed_leave(bl_embed *embed, bl_status st, const bl_error *err);
+/* A struct for a caller to read: as much of `made` [bytes] as its header has. */
+bl_status bl_embed_give_struct(void *out, const void *made, size_t bytes, size_t least,
+                               const char *what, bl_error *err);
+bl_status bl_embed_check_started(const bl_embed *embed, bl_error *err);
+
+/* Why no moves start, for whoever asks for one; NULL: they may. */
+void bl_embed_hold(bl_embed *embed, const char *why);
+/* The rank that leads opens the control socket; after a loss that may be this one. */
+bl_status bl_embed_open_socket(bl_embed *embed, bl_error *err);
+void bl_embed_take_over(bl_embed *embed);
+/* Start what repairs losses. */
+bl_status bl_embed_open_recovery(bl_embed *embed, bl_error *err);
+
+/* The lowest living rank; whether a rank is known to be lost and repaired. */
+int bl_embed_first(const bl_embed *embed);
+bool bl_embed_is_gone(const bl_embed *embed, int rank);
 
 #endif

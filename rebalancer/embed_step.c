@@ -8,19 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HELD_BY_RELOAD "weights are being reloaded"
-#define HELD_BY_LOSS \
-    "a rank was lost; the placement stays as it is until the ranks are started again"
-
 /* ---- a step ---------------------------------------------------------------------------------- */
 
 static void set_reason(bl_embed *embed, const char *text) {
     snprintf(embed->reason, sizeof embed->reason, "%s", text);
-}
-
-static void hold(bl_embed *embed, const char *why) {
-    if (embed->control != NULL)
-        bl_control_hold(embed->control, why);
 }
 
 /* Balancing is over. Serving goes on, unless nobody can say any more what the others serve. */
@@ -30,7 +21,7 @@ static bl_status turn_off(bl_embed *embed, bl_error *why, bl_error *err) {
     if (!embed->is_off)
         set_reason(embed, text);
     embed->is_off = true;
-    hold(embed, embed->is_drained ? HELD_BY_RELOAD : HELD_BY_LOSS);
+    bl_embed_hold(embed, embed->is_drained ? BL_EMBED_HELD_BY_RELOAD : BL_EMBED_HELD_BY_LOSS);
     if (!bl_agent_is_in_doubt(embed->agent))
         return BL_OK;
     embed->is_dead = true;
@@ -51,13 +42,23 @@ static int changed_layer(bl_embed *embed) {
     return changed;
 }
 
+/* The lowest rank that is lost and was not repaired, or -1. */
+static int lost_rank(const bl_embed *embed) {
+    const bool *repaired = bl_recovery_lost(embed->recovery);
+    for (int rank = 0; rank < embed->n_ranks; rank++) {
+        if (!bl_agent_lives(embed->agent, rank) && !repaired[rank])
+            return rank;
+    }
+    return -1;
+}
+
 static void note_loss(bl_embed *embed) {
-    const int lost = bl_transport_lost(embed->transport);
+    const int lost = lost_rank(embed);
     if (lost < 0 || embed->is_off)
         return;
     embed->is_off = true;
     snprintf(embed->reason, sizeof embed->reason, "rank %d was lost", lost);
-    hold(embed, HELD_BY_LOSS);
+    bl_embed_hold(embed, BL_EMBED_HELD_BY_LOSS);
 }
 
 static bool is_idle(const bl_embed *embed) {
@@ -70,10 +71,14 @@ bl_status bl_embed_take_step(bl_embed *embed, int *layer_p, bl_error *err) {
     *layer_p = -1;
     if (embed->is_dead)
         return bl_fail(err, BL_ERR_ABORTED, "this rank must not serve on: %s", embed->reason);
+    bl_embed_take_over(embed);
     if (embed->control != NULL)
         bl_control_poll(embed->control, embed->agent);
-    if (embed->is_off && is_idle(embed))
+    if (embed->is_off && is_idle(embed)) {
+        bl_agent_hear(embed->agent,
+                      NULL); /* who else is lost; a bl_repair() that others have begun */
         return BL_OK;
+    }
     const bool was_busy = !is_idle(embed);
     const bl_status st = bl_agent_at_step(embed->agent, step, &why);
     if (st >= 0)
@@ -83,28 +88,34 @@ bl_status bl_embed_take_step(bl_embed *embed, int *layer_p, bl_error *err) {
     return st < 0 ? turn_off(embed, &why, err) : BL_OK;
 }
 
-static bl_status check_started(const bl_embed *embed, bl_error *err) {
+bl_status bl_embed_check_started(const bl_embed *embed, bl_error *err) {
     return embed->is_started ? BL_OK : bl_fail(err, BL_ERR_STATE, "bl_embed_start() comes first");
+}
+
+static bl_status step(bl_embed *embed, bl_step_news *news, bl_error *err) {
+    const uint64_t begin = bl_now_ns();
+    bl_step_news made = BL_STEP_NEWS_INIT, ignored = BL_STEP_NEWS_INIT;
+    const size_t least = offsetof(bl_step_news, lost);
+    if (news == NULL)
+        news = &ignored;
+    BL_TRY(bl_embed_check_started(embed, err));
+    BL_TRY(bl_embed_give_struct(news, &made, sizeof made, least, "news", err));
+    bl_embed_end_step(embed, begin);
+    const bl_status st = bl_embed_take_step(embed, &made.layer, err);
+    const uint64_t took = bl_now_ns() - begin;
+    if (took > embed->max_step_ns)
+        embed->max_step_ns = took;
+    made.busy = !is_idle(embed);
+    made.step = embed->step;
+    made.lost = lost_rank(embed);
+    bl_embed_give_struct(news, &made, sizeof made, least, "news", NULL);
+    return st;
 }
 
 int bl_step(bl_embed *embed, bl_step_news *news) {
     bl_error err = BL_ERROR_INIT;
-    const uint64_t begin = bl_now_ns();
-    int layer = -1;
-    bl_status st = check_started(embed, &err);
-    if (st >= 0) {
-        bl_embed_end_step(embed, begin);
-        st = bl_embed_take_step(embed, &layer, &err);
-    }
-    const uint64_t took = bl_now_ns() - begin;
-    if (took > embed->max_step_ns)
-        embed->max_step_ns = took;
-    if (news != NULL && news->size >= sizeof *news) {
-        news->layer = layer;
-        news->busy = embed->agent != NULL && !is_idle(embed);
-        news->step = embed->step;
-    }
-    return st >= 0 ? BL_OK : bl_embed_fail(embed, &err);
+    const int entered = bl_embed_enter(embed);
+    return entered < 0 ? entered : bl_embed_leave(embed, step(embed, news, &err), &err);
 }
 
 /* ---- maps ------------------------------------------------------------------------------------ */
@@ -117,11 +128,16 @@ static int index_of(const bl_embed *embed, int layer) {
     return -1;
 }
 
+/* Reads only, and from inside a call there is no map to be had: it may be the one that is changing. */
 int bl_map(const bl_embed *embed, int layer, bl_trace_map *map) {
+    if (embed == NULL || map == NULL)
+        return BL_ERR_USAGE;
+    if (atomic_load(&embed->in_call))
+        return BL_ERR_STATE;
     const int l = index_of(embed, layer);
     if (l < 0)
         return BL_ERR_RANGE;
-    if (map->size < sizeof *map)
+    if (map->size < sizeof *map || map->size > BL_EMBED_MAX_STRUCT)
         return BL_ERR_VERSION;
     const bl_layer_placement *now =
         embed->store != NULL ? bl_store_map(embed->store, layer) : &embed->placement.layers[l];
@@ -137,7 +153,9 @@ int bl_map(const bl_embed *embed, int layer, bl_trace_map *map) {
 static bl_status hash_slot(const bl_embed *embed, int layer, int slot, uint64_t *hash,
                            bl_error *err) {
     const int l = index_of(embed, layer);
-    BL_TRY(check_started(embed, err));
+    BL_TRY(bl_embed_check_started(embed, err));
+    if (hash == NULL)
+        return bl_fail(err, BL_ERR_USAGE, "hash is NULL");
     if (l < 0 || slot < 0 || slot >= embed->bundles[l].own_slots)
         return bl_fail_at(err, BL_ERR_RANGE, bl_at_layer(NULL, layer),
                           "rank %d has no slot %d in it", embed->rank, slot);
@@ -150,7 +168,9 @@ static bl_status hash_slot(const bl_embed *embed, int layer, int slot, uint64_t 
 
 int bl_slot_hash(bl_embed *embed, int layer, int slot, uint64_t *hash) {
     bl_error err = BL_ERROR_INIT;
-    return hash_slot(embed, layer, slot, hash, &err) >= 0 ? BL_OK : bl_embed_fail(embed, &err);
+    const int entered = bl_embed_enter(embed);
+    return entered < 0 ? entered
+                       : bl_embed_leave(embed, hash_slot(embed, layer, slot, hash, &err), &err);
 }
 
 /* ---- drain and resume ------------------------------------------------------------------------ */
@@ -166,6 +186,8 @@ static bl_status hear_all(bl_embed *embed, int how, drain_note *notes, bool *idl
     BL_TRY(bl_exchange_allgather(&embed->exchange, &mine, sizeof mine, notes, err));
     *idle = true;
     for (int rank = 0; rank < embed->n_ranks; rank++) {
+        if (bl_embed_is_gone(embed, rank))
+            continue;
         if (notes[rank].step != mine.step || notes[rank].how != how)
             return bl_fail(
                 err, BL_ERR_STATE,
@@ -187,14 +209,15 @@ static bl_status settle(bl_embed *embed, int how, drain_note *notes, bl_error *e
         if (idle)
             return BL_OK;
         if (how == BL_DRAIN_ABORT && bl_agent_leader(embed->agent) == embed->rank)
-            bl_agent_stop(embed->agent, HELD_BY_RELOAD, NULL); /* it may have ended meanwhile */
+            bl_agent_stop(embed->agent, BL_EMBED_HELD_BY_RELOAD,
+                          NULL); /* it may have ended meanwhile */
         BL_TRY(bl_embed_take_step(embed, &layer, err));
     }
 }
 
 static bl_status drain(bl_embed *embed, int how, bl_error *err) {
     drain_note *notes;
-    BL_TRY(check_started(embed, err));
+    BL_TRY(bl_embed_check_started(embed, err));
     if (embed->is_dead)
         return bl_fail(err, BL_ERR_ABORTED, "this rank must not serve on: %s", embed->reason);
     if (how != BL_DRAIN_ABORT && how != BL_DRAIN_FINISH)
@@ -205,12 +228,12 @@ static bl_status drain(bl_embed *embed, int how, bl_error *err) {
         embed->is_drained = true;
         return BL_OK;
     }
-    hold(embed, HELD_BY_RELOAD);
+    bl_embed_hold(embed, BL_EMBED_HELD_BY_RELOAD);
     BL_TRY(BL_CALLOC(notes, embed->n_ranks, err));
     const bl_status st = settle(embed, how, notes, err);
     free(notes);
     if (st < 0)
-        hold(embed, embed->is_off ? HELD_BY_LOSS : NULL);
+        bl_embed_hold(embed, embed->is_off ? BL_EMBED_HELD_BY_LOSS : NULL);
     else
         embed->is_drained = true;
     return st;
@@ -218,12 +241,13 @@ static bl_status drain(bl_embed *embed, int how, bl_error *err) {
 
 int bl_drain(bl_embed *embed, int how) {
     bl_error err = BL_ERROR_INIT;
-    return drain(embed, how, &err) >= 0 ? BL_OK : bl_embed_fail(embed, &err);
+    const int entered = bl_embed_enter(embed);
+    return entered < 0 ? entered : bl_embed_leave(embed, drain(embed, how, &err), &err);
 }
 
 static bl_status resume(bl_embed *embed, int check_copies, bl_error *err) {
     const bl_error fine = BL_ERROR_INIT;
-    BL_TRY(check_started(embed, err));
+    BL_TRY(bl_embed_check_started(embed, err));
     if (!embed->is_drained)
         return bl_fail(err, BL_ERR_STATE, "bl_drain() comes first");
     if (!embed->is_off) {
@@ -232,20 +256,25 @@ static bl_status resume(bl_embed *embed, int check_copies, bl_error *err) {
             BL_TRY(bl_embed_compare_copies(embed, err));
     }
     embed->is_drained = false;
-    hold(embed, embed->is_off ? HELD_BY_LOSS : NULL);
+    bl_embed_hold(embed, embed->is_off ? BL_EMBED_HELD_BY_LOSS : NULL);
     return BL_OK;
 }
 
 int bl_resume(bl_embed *embed, int check_copies) {
     bl_error err = BL_ERROR_INIT;
-    return resume(embed, check_copies, &err) >= 0 ? BL_OK : bl_embed_fail(embed, &err);
+    const int entered = bl_embed_enter(embed);
+    return entered < 0 ? entered : bl_embed_leave(embed, resume(embed, check_copies, &err), &err);
 }
 
 /* ---- looking --------------------------------------------------------------------------------- */
 
 int bl_embed_read_status(const bl_embed *embed, bl_embed_status *status) {
     bl_agent_status s = {0};
-    if (status->size < sizeof *status)
+    if (embed == NULL || status == NULL)
+        return BL_ERR_USAGE;
+    if (atomic_load(&embed->in_call))
+        return BL_ERR_STATE;
+    if (status->size < sizeof *status || status->size > BL_EMBED_MAX_STRUCT)
         return BL_ERR_VERSION;
     *status = (bl_embed_status){.size = status->size};
     if (embed->agent != NULL)

@@ -65,6 +65,10 @@ void bl_recovery_free(bl_recovery *r) {
     free(r);
 }
 
+void bl_recovery_on_check(bl_recovery *r, bl_recovery_check_fn *check) {
+    r->check = check;
+}
+
 const bool *bl_recovery_lost(const bl_recovery *r) {
     return r->lost;
 }
@@ -371,6 +375,25 @@ static bl_status wait_for_the_news(bl_recovery *r, bl_error *err) {
     }
 }
 
+/* May the losses be? *more: another one came in between. A refusal, which all survivors have got alike,
+ * ends the recovery: they come again with new words. */
+static bl_status ask(bl_recovery *r, uint64_t sequence, bool *more, bl_error *err) {
+    bl_error why = BL_ERROR_INIT;
+    const bl_status st = r->check(r->user, r->knows, sequence, &why);
+    *more = false;
+    if (st == BL_ERR_PEER) {
+        BL_TRY(bl_agent_hear(r->agent, err));
+        *more = look_for_losses(r);
+    }
+    if (st >= 0 || *more)
+        return BL_OK;
+    for (int rank = 0; rank < r->n_ranks; rank++)
+        r->words[rank].said = false;
+    if (err != NULL && err->code >= 0)
+        *err = why;
+    return st;
+}
+
 static bl_status recover(bl_recovery *r, uint64_t step, uint64_t sequence, bl_recovered *out,
                          bl_error *err) {
     const double until_s = bl_transport_now_s(r->transport) + r->deadline_s;
@@ -387,8 +410,14 @@ static bl_status recover(bl_recovery *r, uint64_t step, uint64_t sequence, bl_re
         find_goal(r, &made);
         BL_TRY(settle(r, made.step, until_s, err));
         step = made.step;
-        if (!look_for_losses(r))
+        bool more = look_for_losses(r);
+        if (!more && r->check != NULL) {
+            bl_agent_regroup(r->agent); /* whoever dies now dies out of the survivors */
+            BL_TRY(ask(r, made.sequence, &more, err));
+        }
+        if (!more)
             break;
+        sequence = made.sequence;
         BL_TRY(speak(r, step, sequence, err)); /* another one, meanwhile */
     }
     if (r->coming == r->rank)

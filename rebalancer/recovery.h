@@ -59,6 +59,13 @@
 typedef bl_status bl_recovery_load_fn(void *user, int layer, int expert, void *bundle,
                                       bl_error *err);
 
+/* Asked on all survivors before anything is repaired: may the loss of lost[n_ranks] be? All have to
+ * answer alike, for which they may exchange from number `sequence` on (runtime/exchange.h). BL_ERR_PEER
+ * when another rank was lost meanwhile: then it is asked again. Any other refusal ends the recovery with
+ * nothing changed, and it may be tried once more. */
+typedef bl_status bl_recovery_check_fn(void *user, const bool *lost, uint64_t sequence,
+                                       bl_error *err);
+
 typedef struct bl_recovery bl_recovery;
 
 /* All borrowed. deadline_s: of one recovery. */
@@ -66,6 +73,8 @@ bl_status bl_recovery_create(bl_agent *agent, bl_store *store, bl_transport *tra
                              bl_recovery_load_fn *load, void *user, double deadline_s,
                              bl_recovery **out, bl_error *err);
 void bl_recovery_free(bl_recovery *recovery); /* NULL is fine */
+/* Optional; with the same user as `load`. */
+void bl_recovery_on_check(bl_recovery *recovery, bl_recovery_check_fn *check);
 
 /* Whether a message is a word of a recovery; to be handed over whenever one comes (bl_agent_on_told):
  * others may have noticed a loss before this rank does. */

@@ -25,6 +25,7 @@ struct bl_recovery {
     bl_store *store;
     bl_transport *transport;
     bl_recovery_load_fn *load;
+    bl_recovery_check_fn *check; /* or NULL */
     void *user;
     double deadline_s;
     int rank, n_ranks;

@@ -32,6 +32,7 @@ static void print_options(void) {
     FIELD(bl_embed_options, copy);
     FIELD(bl_embed_options, recompute);
     FIELD(bl_embed_options, user);
+    FIELD(bl_embed_options, fetch);
 }
 
 static void print_status(void) {
@@ -83,6 +84,7 @@ int main(void) {
     FIELD(bl_step_news, layer);
     FIELD(bl_step_news, busy);
     FIELD(bl_step_news, step);
+    FIELD(bl_step_news, lost);
     STRUCT(bl_counted);
     FIELD(bl_counted, size);
     FIELD(bl_counted, layer);
@@ -92,6 +94,13 @@ int main(void) {
     FIELD(bl_counted, row_bytes);
     FIELD(bl_counted, n_rows);
     FIELD(bl_counted, experts_ns);
+    STRUCT(bl_repaired);
+    FIELD(bl_repaired, size);
+    FIELD(bl_repaired, n_lost);
+    FIELD(bl_repaired, lost);
+    FIELD(bl_repaired, n_fetched);
+    FIELD(bl_repaired, n_fetched_here);
+    FIELD(bl_repaired, step);
     print_options();
     print_status();
     return 0;
