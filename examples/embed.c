@@ -2,19 +2,23 @@
  * embed.c: an engine that is not Ballast's, with Ballast in it.
  *
  * A small expert-parallel engine as engines are: each rank is a process that holds the experts of its
- * slots in contiguous, quantised tensors; per step its tokens are routed, sent to the slots that hold
- * their experts, computed there and sent back. The network between the ranks is its own, a file they
- * all map. All that concerns Ballast is between the lines "ballast {" and "} ballast": declare the
- * tensors, call bl_step() in every step, route by bl_map(), and reload weights under bl_drain().
+ * slots in quantised tensors; per step its tokens are routed, sent to the slots that hold their experts,
+ * computed there and sent back. The network between the ranks is its own, a file they all map. All that
+ * concerns Ballast is between the lines "ballast {" and "} ballast": declare the tensors, call bl_step()
+ * in every step, route by bl_map(), reload weights under bl_drain(), and bl_repair() when a rank is lost.
  *
- *     embed NETWORK SOCKET          rank and rendezvous from the environment, as torchrun sets it
+ *     embed [--pointers] NETWORK SOCKET     rank and rendezvous from the environment, as torchrun sets it
  *
  *     for r in 0 1 2 3; do
  *         RANK=$r WORLD_SIZE=4 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 embed /dev/shm/net s &
  *     done
  *     ballast apply plan.json --socket s --wait     while they serve
  *     kill -USR1 %1                                 reload weights: another version of all experts
+ *     kill -KILL %3                                 the others go on with that rank's experts
  *     kill -TERM %1                                 stop
+ *
+ * --pointers: experts are found by tables of pointers, and a move changes these; else they lie in one
+ * tensor per layer, and a move copies into it.
  *
  * It is its own judge: what an expert computes is a function of layer, expert and version, so every row
  * that comes back is compared, bit for bit, with what that expert must give. A slot that holds other
@@ -41,6 +45,7 @@ enum {
     N_RANKS = 4,
     SLOTS = 3, /* per rank */
     N_SLOTS = SLOTS * N_RANKS,
+    SPARES = 1,
     HIDDEN = 64,
     OUT = 32,
     TOKENS = 4 /* per rank and step at most */
@@ -54,36 +59,24 @@ typedef struct row {
 } row;
 
 typedef struct network {
-    atomic_uint arrived, generation; /* of the barrier */
-    int stop, version;               /* what rank 0 has decided for the step */
+    atomic_ulong arrived[N_RANKS]; /* barriers that each rank has come to */
+    int stop, version;             /* what the first rank has decided for the step */
     row rows[N_RANKS][TOKENS * TOP_K];
 } network;
 
-static network *join_network(const char *path) {
-    const int fd = open(path, O_RDWR | O_CREAT, 0600);
-    if (fd < 0 || ftruncate(fd, (off_t)sizeof(network)) != 0)
-        return NULL;
-    void *mapped = mmap(NULL, sizeof(network), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    close(fd);
-    return mapped != MAP_FAILED ? mapped : NULL;
+/* A rank that lives holds a lock on its byte of the file. */
+static struct flock lock_of(int rank) {
+    return (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = rank, .l_len = 1};
 }
 
-/* Until all ranks are here. A rank that is alone for a minute gives up. */
-static void barrier(network *net) {
-    const unsigned generation = atomic_load(&net->generation);
-    if (atomic_fetch_add(&net->arrived, 1) + 1 == N_RANKS) {
-        atomic_store(&net->arrived, 0);
-        atomic_fetch_add(&net->generation, 1);
-        return;
-    }
-    const time_t until = time(NULL) + 60;
-    for (unsigned n = 1; atomic_load(&net->generation) == generation; n++) {
-        sched_yield();
-        if (n % 4096 == 0 && time(NULL) > until) {
-            fprintf(stderr, "embed: the other ranks do not come\n");
-            exit(1);
-        }
-    }
+static network *join_network(const char *path, int rank, int *fd_p) {
+    const int fd = open(path, O_RDWR | O_CREAT, 0600);
+    struct flock mine = lock_of(rank);
+    if (fd < 0 || ftruncate(fd, (off_t)sizeof(network)) != 0 || fcntl(fd, F_SETLK, &mine) != 0)
+        return NULL;
+    void *mapped = mmap(NULL, sizeof(network), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    *fd_p = fd;
+    return mapped != MAP_FAILED ? mapped : NULL;
 }
 
 /* ---- experts -------------------------------------------------------------------------------------- */
@@ -93,6 +86,7 @@ static void barrier(network *net) {
 typedef struct layer_tensors {
     int8_t w[SLOTS][OUT][HIDDEN];
     float scale[SLOTS][OUT];
+    void *w_at[SLOTS + SPARES], *scale_at[SLOTS + SPARES]; /* of each slot, then of spares */
     int32_t row_sum[SLOTS][OUT];
     float bias[N_SLOTS]; /* one number per slot of all ranks */
 } layer_tensors;
@@ -110,11 +104,25 @@ static float true_bias(int layer, int expert, int version) {
     return (float)(100 * layer + 10 * version + expert);
 }
 
+static int8_t *weights_of(const layer_tensors *t, int slot, int out) {
+    return (int8_t *)t->w_at[slot] + out * HIDDEN;
+}
+
 static void sum_rows(layer_tensors *t, int slot) {
     for (int out = 0; out < OUT; out++) {
+        const int8_t *w = weights_of(t, slot, out);
         t->row_sum[slot][out] = 0;
         for (int in = 0; in < HIDDEN; in++)
-            t->row_sum[slot][out] += t->w[slot][out][in];
+            t->row_sum[slot][out] += w[in];
+    }
+}
+
+static void load_expert(int8_t *w, float *scale, int layer, int expert, int version) {
+    for (int out = 0; out < OUT; out++) {
+        if (scale != NULL)
+            scale[out] = true_scale(layer, expert, version, out);
+        for (int in = 0; w != NULL && in < HIDDEN; in++)
+            w[out * HIDDEN + in] = true_weight(layer, expert, version, out, in);
     }
 }
 
@@ -124,11 +132,8 @@ static void load_layer(layer_tensors *t, int layer, int version, const int32_t *
         t->bias[slot] = expert[slot] >= 0 ? true_bias(layer, expert[slot], version) : 0.0f;
     for (int slot = 0; slot < SLOTS; slot++) {
         const int32_t e = expert[rank * SLOTS + slot];
-        for (int out = 0; e >= 0 && out < OUT; out++) {
-            t->scale[slot][out] = true_scale(layer, e, version, out);
-            for (int in = 0; in < HIDDEN; in++)
-                t->w[slot][out][in] = true_weight(layer, e, version, out, in);
-        }
+        if (e >= 0)
+            load_expert(t->w_at[slot], t->scale_at[slot], layer, e, version);
         sum_rows(t, slot);
     }
 }
@@ -144,8 +149,8 @@ static float dot(const int8_t *w, float scale, int32_t row_sum, float bias, cons
 static void compute(const layer_tensors *t, int rank, row *r) {
     const int slot = r->slot - rank * SLOTS;
     for (int out = 0; out < OUT; out++)
-        r->out[out] = dot(t->w[slot][out], t->scale[slot][out], t->row_sum[slot][out],
-                          t->bias[r->slot], r->in);
+        r->out[out] = dot(weights_of(t, slot, out), ((const float *)t->scale_at[slot])[out],
+                          t->row_sum[slot][out], t->bias[r->slot], r->in);
 }
 
 /* What the expert must give, from the checkpoint. */
@@ -166,13 +171,68 @@ static int is_exact(const row *r, int layer, int expert, int version) {
 /* ---- the engine ----------------------------------------------------------------------------------- */
 
 typedef struct engine {
-    int rank, version, n_reloads;
+    int rank, version, n_reloads, n_fetched;
+    int by_pointers;
+    int is_lost[N_RANKS];
     network *net;
+    int net_fd;
     layer_tensors layers[N_LAYERS];
+    int8_t spare_w[SPARES][OUT][HIDDEN]; /* by pointers */
+    float spare_scale[SPARES][OUT];
     bl_trace_map maps[N_LAYERS];
     unsigned long n_rows, n_wrong;
     bl_embed *ballast;
 } engine;
+
+enum { LOST = 1 }; /* a rank died: the step cannot be finished */
+
+static int first_rank(const engine *e) {
+    int rank = 0;
+    while (e->is_lost[rank])
+        rank++;
+    return rank;
+}
+
+static int has_died(const engine *e, int rank) {
+    struct flock lock = lock_of(rank);
+    return fcntl(e->net_fd, F_GETLK, &lock) == 0 && lock.l_type == F_UNLCK;
+}
+
+/* Until all ranks have come as often as this one. One that died before that is lost to all survivors at
+ * the same barrier: they have all come to it, and nobody gets beyond it. */
+static int barrier(engine *e) {
+    const unsigned long mine = atomic_fetch_add(&e->net->arrived[e->rank], 1) + 1;
+    const time_t until = time(NULL) + 60;
+    for (int rank = 0; rank < N_RANKS; rank++) {
+        for (unsigned n = 1; !e->is_lost[rank] && atomic_load(&e->net->arrived[rank]) < mine; n++) {
+            sched_yield();
+            if (n % 1024 != 0)
+                continue;
+            if (has_died(e, rank) && atomic_load(&e->net->arrived[rank]) < mine)
+                return LOST;
+            if (time(NULL) > until) {
+                fprintf(stderr, "embed: rank %d does not come\n", rank);
+                exit(1);
+            }
+        }
+    }
+    return 0;
+}
+
+/* One tensor per layer, or pieces found by pointers: here they happen to lie in the same memory. */
+static void place_tensors(engine *e) {
+    for (int l = 0; l < N_LAYERS; l++) {
+        layer_tensors *t = &e->layers[l];
+        for (int slot = 0; slot < SLOTS; slot++) {
+            t->w_at[slot] = t->w[slot];
+            t->scale_at[slot] = t->scale[slot];
+        }
+        for (int i = 0; i < SPARES; i++) { /* of use where layer.n_spares says so */
+            t->w_at[SLOTS + i] = e->spare_w[i];
+            t->scale_at[SLOTS + i] = e->spare_scale[i];
+        }
+    }
+}
 
 /* ballast { */
 
@@ -182,6 +242,17 @@ static int recompute(void *user, int layer, const char *const *tensors, int n_te
     (void)tensors, (void)n_tensors; /* there is only "row_sum" */
     for (int i = 0; i < n_slots; i++)
         sum_rows(&e->layers[layer - FIRST_LAYER], slots[i]);
+    return 0;
+}
+
+/* What only lost ranks held, out of the checkpoint. `to` NULL: is it there? */
+static int fetch(void *user, int layer, int expert, const char *tensor, void *to, size_t bytes) {
+    const engine *e = user;
+    const int is_w = strcmp(tensor, "w") == 0;
+    if (bytes != (is_w ? sizeof e->spare_w[0] : sizeof e->spare_scale[0]))
+        return 1;
+    if (to != NULL)
+        load_expert(is_w ? to : NULL, is_w ? NULL : to, layer, expert, e->version);
     return 0;
 }
 
@@ -202,6 +273,11 @@ static int declare_layer(engine *e, int l, const int32_t *expert) {
     tensors[0] = local_tensor("w", t->w, OUT, HIDDEN);
     tensors[0].layout = "int8 row-major";
     tensors[1] = local_tensor("w_scale", t->scale, 1, sizeof t->scale[0]);
+    if (e->by_pointers) {
+        tensors[0].base = tensors[1].base = NULL;
+        tensors[0].pointers = t->w_at;
+        tensors[1].pointers = t->scale_at;
+    }
     tensors[2] = local_tensor("w_row_sum", t->row_sum, 1, sizeof t->row_sum[0]);
     tensors[2].recomputed = 1;
     tensors[3] = local_tensor("bias", t->bias, 1, sizeof t->bias[0]);
@@ -215,6 +291,7 @@ static int declare_layer(engine *e, int l, const int32_t *expert) {
     layer.n_tensors = 4;
     layer.inventory = inventory;
     layer.n_inventory = 4;
+    layer.n_spares = e->by_pointers && l == 0 ? SPARES : 0; /* all layers share them */
     return bl_embed_add_layer(e->ballast, &layer);
 }
 
@@ -236,10 +313,11 @@ static int start(engine *e, const char *socket, const int32_t *expert) {
     options.model = "embed";
     options.n_experts = N_EXPERTS;
     options.top_k = TOP_K;
-    options.spares = 1;
+    options.spares = SPARES;   /* Ballast's own; by pointers they are the engine's */
     options.step_bytes = 4096; /* so little that a move takes many steps */
     options.socket = socket;
     options.recompute = recompute;
+    options.fetch = fetch;
     options.user = e;
     int st = bl_embed_open(&options, &e->ballast, text, sizeof text);
     if (st < 0) {
@@ -262,6 +340,18 @@ static int reload(engine *e, int version) {
     e->version = version;
     e->n_reloads++;
     return st >= 0 ? bl_resume(e->ballast, 1) : st;
+}
+
+/* All survivors come here from the same barrier. That a rank is gone may reach Ballast a little later. */
+static int repair(engine *e) {
+    bl_repaired repaired = BL_REPAIRED_INIT;
+    int st = BL_ERR_PEER;
+    for (int n = 0; n < 30 && st == BL_ERR_PEER; n++)
+        st = bl_repair(e->ballast, &repaired);
+    for (int i = 0; st >= 0 && i < repaired.n_lost; i++)
+        e->is_lost[repaired.lost[i]] = 1;
+    e->n_fetched += repaired.n_fetched_here;
+    return st >= 0 ? read_maps(e) : st;
 }
 
 /* So that `ballast rebalance --auto` can see for itself where the load lies. */
@@ -321,10 +411,11 @@ static int run_layer(engine *e, unsigned long step, int l) {
             mine[i].in[in] =
                 (float)((step * 31 + (unsigned)(token * 7 + in)) % 97) * 0.03125f - 1.5f;
     }
-    barrier(e->net); /* dispatched */
+    if (barrier(e) == LOST) /* dispatched */
+        return LOST;
     const uint64_t begin_ns = now_ns();
     for (int from = 0; from < N_RANKS; from++) {
-        for (int i = 0; i < TOKENS * TOP_K; i++) {
+        for (int i = 0; i < TOKENS * TOP_K && !e->is_lost[from]; i++) {
             row *r = &e->net->rows[from][i];
             if (r->slot < 0 || r->slot / SLOTS != e->rank)
                 continue;
@@ -333,7 +424,8 @@ static int run_layer(engine *e, unsigned long step, int l) {
         }
     }
     const uint64_t took_ns = now_ns() - begin_ns;
-    barrier(e->net); /* combined */
+    if (barrier(e) == LOST) /* combined */
+        return LOST;
     for (int i = 0; i < n_tokens * TOP_K; i++) {
         e->n_rows++;
         if (mine[i].slot < 0 || !is_exact(&mine[i], layer, ids[i], e->version))
@@ -351,31 +443,42 @@ static void on_signal(int number) {
         wants_stop = 1;
 }
 
-/* Rank 0 decides what happens in the next step, so that all do the same. */
-static void decide(engine *e) {
-    if (e->rank == 0) {
+/* The first rank decides what happens in the next step, so that all do the same. */
+static int decide(engine *e) {
+    if (e->rank == first_rank(e)) {
         e->net->stop = wants_stop;
         e->net->version = e->version + wants_reload;
         wants_reload = 0;
     }
-    barrier(e->net);
+    return barrier(e);
 }
 
+static int run_step(engine *e, unsigned long step) {
+    int st = 0;
+    if (e->net->version != e->version)
+        st = reload(e, e->net->version);
+    if (st >= 0)
+        st = begin_step(e);
+    for (int l = 0; l < N_LAYERS && st == 0; l++)
+        st = run_layer(e, step, l);
+    return st;
+}
+
+/* A step that was broken off by a loss is taken again. */
 static int serve(engine *e) {
-    for (unsigned long step = 0;; step++) {
-        int st = 0;
-        decide(e);
-        if (e->net->stop)
+    for (unsigned long step = 0;;) {
+        int st = decide(e);
+        if (st == 0 && e->net->stop)
             return 0;
-        if (e->net->version != e->version)
-            st = reload(e, e->net->version);
-        if (st >= 0)
-            st = begin_step(e);
-        for (int l = 0; l < N_LAYERS && st >= 0; l++)
-            st = run_layer(e, step, l);
+        if (st == 0)
+            st = run_step(e, step);
+        if (st == LOST)
+            st = repair(e);
+        else
+            step++;
         if (st < 0)
             return st;
-        if (e->rank == 0 && step == 0)
+        if (e->rank == 0 && step == 1)
             fprintf(stderr, "embed: serving\n");
     }
 }
@@ -383,10 +486,10 @@ static int serve(engine *e) {
 static void report(const engine *e) {
     bl_embed_status status = BL_EMBED_STATUS_INIT;
     bl_embed_read_status(e->ballast, &status);
-    printf("rank %d: %lu rows, %lu wrong; %llu moves, %llu commits, %d reloads\n", e->rank,
-           e->n_rows, e->n_wrong, (unsigned long long)status.moves,
-           (unsigned long long)status.commits, e->n_reloads);
-    for (int l = 0; e->rank == 0 && l < N_LAYERS; l++) {
+    printf("rank %d: %lu rows, %lu wrong; %llu moves, %llu commits, %d reloads, %d fetched\n",
+           e->rank, e->n_rows, e->n_wrong, (unsigned long long)status.moves,
+           (unsigned long long)status.commits, e->n_reloads, e->n_fetched);
+    for (int l = 0; e->rank == first_rank(e) && l < N_LAYERS; l++) {
         printf("layer %d:", FIRST_LAYER + l);
         for (int slot = 0; slot < N_SLOTS; slot++)
             printf(" %d", (int)e->maps[l].expert[slot]);
@@ -397,18 +500,27 @@ static void report(const engine *e) {
 int main(int argc, char **argv) {
     static engine e;
     static const int32_t expert[N_SLOTS] = {0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3};
-    if (argc != 3 || getenv("RANK") == NULL || (e.net = join_network(argv[1])) == NULL) {
-        fprintf(stderr, "usage: RANK=.. WORLD_SIZE=%d .. embed NETWORK SOCKET\n", N_RANKS);
+    const char *rank = getenv("RANK");
+    e.by_pointers = argc > 1 && strcmp(argv[1], "--pointers") == 0;
+    if (argc != 3 + e.by_pointers || rank == NULL || atoi(rank) < 0 || atoi(rank) >= N_RANKS) {
+        fprintf(stderr, "usage: RANK=.. WORLD_SIZE=%d .. embed [--pointers] NETWORK SOCKET\n",
+                N_RANKS);
         return 2;
     }
-    e.rank = atoi(getenv("RANK"));
+    e.rank = atoi(rank);
     e.version = 1;
+    e.net = join_network(argv[argc - 2], e.rank, &e.net_fd);
+    if (e.net == NULL) {
+        perror(argv[argc - 2]);
+        return 1;
+    }
     const struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGUSR1, &action, NULL);
+    place_tensors(&e);
     for (int l = 0; l < N_LAYERS; l++)
         load_layer(&e.layers[l], FIRST_LAYER + l, e.version, expert, e.rank);
-    int st = start(&e, argv[2], expert);
+    int st = start(&e, argv[argc - 1], expert);
     if (st >= 0)
         st = serve(&e);
     if (st < 0 && e.ballast != NULL)

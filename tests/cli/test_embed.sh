@@ -13,7 +13,7 @@ END
 free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
 status() { "$ballast" status --socket "$socket" --json 2>/dev/null | grep -oE "\"$1\": ?[^,}]*" | head -1 | sed 's/^[^:]*: *//; s/"//g'; }
 
-# start PROGRAM: four ranks, launched as torchrun would.
+# start PROGRAM OPTION...: four ranks, launched as torchrun would.
 start() {
     local port rank
     [ ${#pids[@]} -eq 0 ] || { kill -KILL "${pids[@]}"; wait "${pids[@]}"; } 2>/dev/null
@@ -22,14 +22,14 @@ start() {
     pids=()
     for rank in 0 1 2 3; do
         RANK=$rank WORLD_SIZE=4 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
-            "$BUILD/examples/$1" "$work/network" "$socket" >"$work/out.$rank" 2>"$work/err.$rank" &
+            "$BUILD/examples/$1" "${@:2}" "$work/network" "$socket" >"$work/out.$rank" 2>"$work/err.$rank" &
         pids+=($!)
     done
     eventually grep -qs serving "$work/err.0" && return 0
     cat "$work"/err.*
     return 1
 }
-stop() {
+stop() { # the first rank that lives decides
     local pid rc=0
     kill -TERM "${pids[0]}"
     for pid in "${pids[@]}"; do
@@ -50,19 +50,20 @@ slots_of_plan() { python3 -c '
 import json, sys
 for l in json.load(open(sys.argv[1]))["layers"]:
     print("layer", l["layer"], [sorted(r) for r in l["slots"]])' "$1"; }
-slots_served() { python3 -c '
+slots_served() { # FILE
+    python3 -c '
 import sys
 for line in open(sys.argv[1]):
     if line.startswith("layer"):
         head, tail = line.split(":")
         s = [int(x) for x in tail.split()]
-        print(head, [sorted(s[r * 3:r * 3 + 3]) for r in range(4)])' "$work/out.0"; }
+        print(head, [sorted(s[r * 3:r * 3 + 3]) for r in range(4)])' "${1:-$work/out.0}"; }
 counts() { sed -n "s/.* \([0-9]*\) $1.*/\1/p" "$work"/out.?; }
 
 check "plans for the engine's model" eval 'plan 1 && plan 2 && plan 3'
 
-moves() { # PROGRAM
-    start "$1" || return 1
+moves() { # PROGRAM OPTION...
+    start "$@" || return 1
     for seed in 1 2 3 1 2; do
         apply $seed || { tail -3 "$work/apply.err"; return 1; }
     done
@@ -73,6 +74,7 @@ moves() { # PROGRAM
 }
 check "five plans, every row exact, in the end the last plan's placement" moves embed
 check "the same with the static library" moves embed_static
+check "the same by pointers" moves embed --pointers
 
 reloads() { # weights change while nothing moves, in the middle of moves, and after them
     local n
@@ -152,6 +154,38 @@ if [[ $BUILD == *address* || $BUILD == *thread* ]]; then
 else
     check "memory after 1500 moves is memory after 100" moved_memory
 fi
+
+# Rank RANK is killed, perhaps while a move is under way. The others go on with its experts; the lowest of
+# them answers at the socket, and moves to a plan without the lost.
+loses() { # RANK PLAN OPTION...
+    local dead=$1 first=$(($1 == 0)) state moved=no
+    start embed "${@:3}" || return 1
+    [ -z "$2" ] || "$ballast" apply --force --socket "$socket" "$work/$2" >/dev/null 2>>"$work/apply.err"
+    kill -KILL "${pids[$dead]}"
+    wait "${pids[$dead]}" 2>/dev/null
+    unset "pids[$dead]"
+    pids=("${pids[@]}")
+    for _ in $(seq 1200); do
+        state=$("$ballast" status --socket "$socket" --json 2>/dev/null)
+        grep -q "\"lost\": *\[$dead\]" <<<"$state" && grep -q '"state": *"stable"' <<<"$state" && break
+        sleep 0.05
+    done
+    echo "# $state" | cut -c1-300
+    "$ballast" plan --trace "$work/t.2.blt" --model "$work/model.json" --topology hgx-h100 --ranks 4 --slots 12 --mask "$dead" \
+        --seed 2 -o "$work/masked.json" >/dev/null 2>>"$work/plan.err" || { tail -2 "$work/plan.err"; return 1; }
+    for _ in $(seq 600); do # until the survivors have repaired that, moves are held
+        "$ballast" apply --force --socket "$socket" --wait "$work/masked.json" >/dev/null 2>"$work/masked.err" && moved=yes && break
+        sleep 0.1
+    done
+    [ "$moved" = yes ] || tail -1 "$work/masked.err"
+    stop || return 1
+    sed 's/^/# /' "$work/out.$first"
+    diff <(slots_of_plan "$work/masked.json" | sed 's/\[\]/[-1, -1, -1]/') <(slots_served "$work/out.$first") || return 1
+    [ "$(counts wrong | sort -u)" = 0 ]
+}
+check "rank 2 is killed: the others go on with its experts" loses 2 ""
+check "two layers, of which experts 6 and 7 were on it alone" eval '[ "$(counts fetched | awk "{n += \$1} END {print n}")" = 4 ]'
+check "rank 0 is killed in the middle of a move: the socket moves to rank 1" loses 0 plan.1.json --pointers
 
 refused() { # a plan for other slots
     start embed || return 1
