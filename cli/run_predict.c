@@ -16,7 +16,7 @@ typedef struct predictor {
     const bl_run_job *job;
     const bl_run_report *reports;
     const double *step_s;
-    size_t n_steps, n_timed;
+    size_t n_logged, n_steps, n_timed; /* steps; told by all ranks; of those, with layers' times */
     bl_model model;
     bl_topology topology; /* its own, where the run has none */
     const bl_topology *where;
@@ -31,6 +31,19 @@ static void free_predictor(predictor *p) {
     bl_topology_free(&p->topology);
     bl_model_free(&p->model);
     free(p->rows);
+}
+
+/* Steps that all ranks tell of, from the first on: one that joined later has not seen it. */
+static void count_steps(predictor *p) {
+    size_t n = 0;
+    for (bool same = true; same && n < p->n_steps; n += same)
+        for (int g = 0; g < p->job->n_ranks; g++)
+            same = same && n < p->reports[g].log.n_steps &&
+                   p->reports[g].log.steps[n].step == p->reports[0].log.steps[n].step;
+    p->n_steps = p->n_timed = n;
+    for (int g = 0; g < p->job->n_ranks; g++)
+        p->n_timed =
+            p->reports[g].log.n_timed < p->n_timed ? p->reports[g].log.n_timed : p->n_timed;
 }
 
 static bl_status open_predictor(predictor *p, bl_error *err) {
@@ -49,10 +62,7 @@ static bl_status open_predictor(predictor *p, bl_error *err) {
     BL_TRY(BL_CALLOC(p->rows, 2 * (size_t)n_ranks, err));
     p->active = p->rows + n_ranks;
     bl_samples_init(p->cost, n_ranks, &p->samples);
-    p->n_timed = p->n_steps;
-    for (int g = 0; g < n_ranks; g++)
-        p->n_timed =
-            p->reports[g].log.n_timed < p->n_timed ? p->reports[g].log.n_timed : p->n_timed;
+    count_steps(p);
     return BL_OK;
 }
 
@@ -134,12 +144,13 @@ static bl_status fit_rest(const predictor *p, bl_run_prediction *out, bl_error *
 static bl_status predict_steps(const predictor *p, bl_run_prediction *out, bl_error *err) {
     double *pairs;
     size_t n = 0;
-    BL_TRY(BL_CALLOC(out->predicted_s, p->n_steps, err));
+    BL_TRY(BL_CALLOC(out->predicted_s, p->n_logged, err));
     BL_TRY(BL_CALLOC(pairs, 2 * p->n_steps, err));
     double *said = pairs, *was = pairs + p->n_steps;
+    for (size_t step = 0; step < p->n_logged; step++)
+        out->predicted_s[step] = (double)NAN;
     for (size_t step = 0; step < p->n_steps; step++) {
         double x[BL_N_REST_TERMS];
-        out->predicted_s[step] = (double)NAN;
         if (step < out->calibration.from || is_moving(p, step))
             continue;
         rest_of(p, step, x);
@@ -201,7 +212,8 @@ static bl_status predict(predictor *p, bl_run_prediction *out, bl_error *err) {
 
 bl_status bl_run_predict(const bl_run_job *job, const bl_run_report *reports, const double *step_s,
                          size_t n_steps, bl_run_prediction *out, bl_error *err) {
-    predictor p = {.job = job, .reports = reports, .step_s = step_s, .n_steps = n_steps};
+    predictor p = {
+        .job = job, .reports = reports, .step_s = step_s, .n_logged = n_steps, .n_steps = n_steps};
     bl_run_prediction made = {.made = true};
     bl_error why = BL_ERROR_INIT;
     const bl_status st = predict(&p, &made, &why);

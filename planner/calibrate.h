@@ -40,7 +40,7 @@ extern const char *const bl_expert_term_names[], *const bl_exchange_term_names[]
 typedef struct bl_samples {
     const bl_cost *cost; /* of the topology that is calibrated; borrowed */
     int n_ranks;
-    size_t n, capacity;
+    size_t n;
     uint64_t *step;                  /* [n] of which step, ascending */
     double *rows, *active, *seconds; /* [n][n_ranks] */
     double *exchange_s, *wire_s;     /* [n] */

@@ -428,6 +428,31 @@ static void steps_are_put_together(void **state) {
     bl_trace_info_free(&info);
 }
 
+/* A header can claim any shape; nothing is allocated for one that no machine ran. */
+static void absurd_shapes_are_refused(void **state) {
+    (void)state;
+    enum { RANKS = 65536, LAYERS = 4096 };
+    static int layers[LAYERS], present[RANKS];
+    bl_error err;
+    bl_stream *stream;
+    bl_stage_totals totals;
+    bl_trace_info info;
+    const char *path = bl_test_temp("absurd.blt");
+    for (int i = 0; i < RANKS; i++)
+        present[i] = i;
+    memcpy(layers, present, sizeof layers);
+    assert_ok(bl_trace_info_create("m", layers, LAYERS, 4, 1, "test", &info, &err));
+    assert_ok(bl_trace_info_set_ranks(&info, RANKS, present, RANKS, &err));
+    bl_blt_writer *writer = bl_test_create(path, &info);
+    put(writer, 0, 1, 0, NULL);
+    bl_test_close(writer);
+    bl_trace_info_free(&info);
+    assert_ok(bl_stream_open(path, &stream, &err));
+    assert_fails(bl_stages_read(stream, 0, see, &(seen){0}, &totals, &err), BL_ERR_NOMEM,
+                 "65536 ranks and 4096 layers");
+    bl_stream_free(stream);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(constants_come_back),
@@ -436,6 +461,7 @@ int main(void) {
         cmocka_unit_test(a_trace_becomes_a_topology),
         cmocka_unit_test(traces_that_do_not_tell_are_refused),
         cmocka_unit_test(steps_are_put_together),
+        cmocka_unit_test(absurd_shapes_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

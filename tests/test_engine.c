@@ -125,6 +125,26 @@ static int next_chunks(const bl_test_rank *rank, const forward *f, bl_chunk *chu
     return n;
 }
 
+/* What a step says by layer adds up to what it says on the whole; a rank's experts in use are no more
+ * than its rows; each token looks back at those before it and at itself. */
+static bl_status check_layers(const bl_step_result *result, const bl_chunk *chunks, int n,
+                              const int *first, bl_error *err) {
+    uint64_t ns[BL_N_STAGES] = {0}, attended = 0;
+    bool right = true;
+    for (int layer = 0; layer < config->n_layers; layer++) {
+        const int active = result->active[layer], rows = result->rows[layer];
+        right =
+            right && active <= rows && active <= config->n_experts && (active > 0) == (rows > 0);
+        for (int s = 0; s < BL_N_STAGES; s++)
+            ns[s] += result->layer_ns[layer * BL_N_STAGES + s];
+    }
+    for (int i = 0; i < n; i++)
+        for (int t = 0; t < chunks[i].n_tokens; t++)
+            attended += (uint64_t)(first[i] + t + 1);
+    right = right && attended == result->attended && memcmp(ns, result->stage_ns, sizeof ns) == 0;
+    return right ? BL_OK : bl_fail(err, BL_ERR_INTERNAL, "layers do not add up");
+}
+
 static bl_status run_forward(bl_test_rank *rank, bl_error *err) {
     forward *f = rank->user;
     bl_step_result result;
@@ -133,6 +153,7 @@ static bl_status run_forward(bl_test_rank *rank, bl_error *err) {
         bl_chunk chunks[N_PROMPTS];
         const int n = next_chunks(rank, f, chunks);
         BL_TRY(bl_engine_step(rank->engine, chunks, n, n, &result, err));
+        BL_TRY(check_layers(&result, chunks, n, observed.first, err));
         for (int layer = 0; layer < config->n_layers; layer++)
             f->rows[rank->rank] += (uint64_t)result.rows[layer];
         for (int s = 0; s < BL_N_STAGES && rank->rank == 0; s++)

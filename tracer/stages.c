@@ -7,6 +7,7 @@
 
 #define LEAST_STEPS 4 /* in the window, however large they are */
 #define MOST_STEPS 65536
+#define MAX_STEP_BYTES ((size_t)256 << 20)
 #define NOBODY SIZE_MAX
 
 /* One step in the window. */
@@ -46,8 +47,10 @@ static bl_status open_gatherer(gatherer *g, size_t window_bytes, bl_error *err) 
     g->n_told = n_layers * (size_t)g->n_ranks;
     g->n_times = g->n_told * BL_N_STAGES;
     g->n_counts = n_layers * (size_t)g->info->n_experts;
-    if (!bl_size_mul(g->n_counts + g->n_times, sizeof(double), &bytes))
-        return bl_fail(err, BL_ERR_NOMEM, "out of memory: steps of %d ranks", g->n_ranks);
+    if (!bl_size_mul(g->n_counts + g->n_times, sizeof(double), &bytes) || bytes > MAX_STEP_BYTES)
+        return bl_fail(err, BL_ERR_NOMEM,
+                       "the times of one step of %d ranks and %d layers do not fit into %zu MiB",
+                       g->n_ranks, g->info->n_layers, MAX_STEP_BYTES >> 20);
     g->capacity = window_bytes / (bytes + g->n_told + sizeof(gathered));
     g->capacity = g->capacity < LEAST_STEPS ? LEAST_STEPS : g->capacity;
     g->capacity = g->capacity > MOST_STEPS ? MOST_STEPS : g->capacity;

@@ -37,7 +37,8 @@ typedef struct bl_stage_totals {
 } bl_stage_totals;
 
 /* Read a stream to its end. BL_ERR_UNSUPPORTED where records are summed over ranks or the trace does not
- * say how many ranks there are. window_bytes 0: BL_STAGES_WINDOW_BYTES. */
+ * say how many ranks there are; BL_ERR_NOMEM where one step is larger than any that ran. window_bytes 0:
+ * BL_STAGES_WINDOW_BYTES. */
 bl_status bl_stages_read(bl_stream *stream, size_t window_bytes, bl_stage_visit *visit, void *user,
                          bl_stage_totals *out, bl_error *err);
 
