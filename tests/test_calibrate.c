@@ -153,6 +153,55 @@ static void constants_come_back(void **state) {
     bl_model_free(&model);
 }
 
+static bl_calibration calibrate(const bl_cost *law, const bl_cost *cost,
+                                const bl_topology *topology) {
+    bl_error err;
+    bl_samples samples;
+    bl_rank_times ranks[N_RANKS];
+    bl_rng rng;
+    bl_calibration c;
+    bl_samples_init(cost, N_RANKS, &samples);
+    bl_rng_seed(&rng, 9);
+    for (int i = 0; i < 200; i++) {
+        sample(&rng, law, topology, i % 10 == 0 ? 900 : 30, ranks);
+        assert_ok(bl_samples_add(&samples, (uint64_t)i, ranks, &err));
+    }
+    assert_ok(bl_calibrate(&samples, topology, &c, &err));
+    bl_samples_free(&samples);
+    return c;
+}
+
+/* On a base that is calibrated already there is nothing left to scale; one without any latency gets it. */
+static void a_calibrated_base_stays(void **state) {
+    (void)state;
+    bl_error err;
+    bl_model model;
+    bl_topology topology;
+    bl_cost *law, *fitted;
+    open_boxes(&model, &topology, &law);
+    bl_calibration c = calibrate(law, law, &topology);
+    bl_calibration_apply(&c, &model, law, &topology);
+    bl_calibration_free(&c);
+    assert_ok(bl_cost_create(&model, &topology, N_RANKS, &fitted, &err));
+    assert_true(near(bl_cost_rates_of(fitted)->fixed_s, 1e-6 * LATENCY, 1e-3));
+    c = calibrate(law, fitted, &topology);
+    assert_true(near(c.exchange.term[BL_TERM_WIRE].value, 1, 1e-3));
+    for (int k = 1; k <= 2; k++)
+        topology.levels[k].latency_s.value = topology.levels[k].message_s.value = 0;
+    bl_cost_free(fitted);
+    assert_ok(bl_cost_create(&model, &topology, N_RANKS, &fitted, &err));
+    assert_true(bl_cost_rates_of(fitted)->fixed_s == 0);
+    bl_calibration_apply(&c, &model, fitted, &topology);
+    bl_cost_free(fitted);
+    assert_ok(bl_cost_create(&model, &topology, N_RANKS, &fitted, &err));
+    assert_true(near(bl_cost_rates_of(fitted)->fixed_s, 1e-6 * LATENCY, 1e-3));
+    bl_calibration_free(&c);
+    bl_cost_free(fitted);
+    bl_cost_free(law);
+    bl_topology_free(&topology);
+    bl_model_free(&model);
+}
+
 /* The same batch in every step, one row to an expert: experts cannot be told from rows, nor bytes from
  * latency. What is known is their sum, and it predicts; what is not told stays as it was. */
 static void what_is_not_told_stays(void **state) {
@@ -456,6 +505,7 @@ static void absurd_shapes_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(constants_come_back),
+        cmocka_unit_test(a_calibrated_base_stays),
         cmocka_unit_test(what_is_not_told_stays),
         cmocka_unit_test(too_few_are_refused),
         cmocka_unit_test(a_trace_becomes_a_topology),
