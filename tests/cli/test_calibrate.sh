@@ -3,7 +3,7 @@
 # measured step time of a run. How well they predict depends on the machine and is told, not tested.
 . tests/tap.sh
 model=examples/tiny-moe
-run() { "$ballast" run -n 2 --model $model --prompts $model/prompts/mixed.txt --max-tokens 30 --batch 2 "$@"; }
+run() { "$ballast" run -n 2 --model $model --prompts $model/prompts/chinese.txt --max-tokens 40 --batch 1 "$@"; }
 calibrate() { "$ballast" topo calibrate --model $model/config.json --base local:ranks=2 "$@"; }
 answer() { # FILE EXPRESSION
     python3 -c 'import json, math, sys; d = json.load(open(sys.argv[1])); sys.exit(not eval("(" + sys.argv[2] + ")"))' "$1" "$2"
@@ -61,7 +61,7 @@ plan local:ranks=2 -o "$work/assumed.plan" >"$work/assumed.answer"
 check "plans for time go by it" answer "$work/made.answer" '
     (d["step_us"]["score"] != json.load(open("'"$work"'/assumed.answer"))["step_us"]["score"])
     == (json.load(open("'"$work"'/answer.json"))["figures"] > 0) and d["gap"]["mean"] >= 0'
-"$ballast" run -n 2 --model $model --plan "$work/made.plan" --prompts $model/prompts/mixed.txt --max-tokens 30 --batch 2 \
+"$ballast" run -n 2 --model $model --plan "$work/made.plan" --prompts $model/prompts/chinese.txt --max-tokens 40 --batch 1 \
     --record "$work/planned.blt" --stage-times >/dev/null 2>&1
 check "and so does what was recorded under a plan" eval \
     'calibrate --trace "$work/planned.blt" --plan "$work/made.plan" -o "$work/planned.json" 2>/dev/null'

@@ -4,22 +4,24 @@
 # figures tested are counts, and the same in every run; times are only told.
 . tests/tap.sh
 model=examples/tiny-moe
-serve() { # OPTION...
-    "$ballast" run -n 4 --model $model --batch 4 --max-tokens 48 --repeat 6 --json "$@" 2>/dev/null
+serve() { # TIMES OPTION...
+    local times=$1
+    shift
+    "$ballast" run -n 4 --model $model --batch 4 --max-tokens 48 --repeat "$times" --json "$@" 2>/dev/null
 }
 
 printf '%s\n---\n' 使用这个命令可以查看系统的状态 文件的权限由下面的选项决定 如果发生错误，返回值为 \
     该函数用来打开一个目录并 默认情况下，输出将会写到标准 注意：本手册页只是描述了 可以指定多个参数，它们之间用空格 |
     sed '$d' >"$work/other.txt"
-serve --slots 40 --prompts $model/prompts/chinese.txt --record "$work/chinese.blt" >"$work/start.json"
-serve --slots 40 --prompts $model/prompts/c.txt --record "$work/c.blt" >"$work/c.json"
+serve 6 --slots 40 --prompts $model/prompts/chinese.txt --record "$work/chinese.blt" >"$work/start.json"
+serve 1 --slots 40 --prompts $model/prompts/c.txt --record "$work/c.blt" >"$work/c.json"
 "$ballast" stat --json "$work/chinese.blt" >"$work/chinese.stat"
 "$ballast" stat --json "$work/c.blt" >"$work/c.stat"
 "$ballast" plan --trace "$work/chinese.blt" --model $model/config.json --topology local:ranks=4 \
     --slots 40 --phase all -o "$work/plan.json" 2>"$work/plan.err"
-serve --plan "$work/plan.json" --prompts $model/prompts/chinese.txt >"$work/planned.json"
-serve --slots 40 --prompts "$work/other.txt" --record "$work/other.blt" >"$work/other.start.json"
-serve --plan "$work/plan.json" --prompts "$work/other.txt" >"$work/other.planned.json"
+serve 6 --plan "$work/plan.json" --prompts $model/prompts/chinese.txt >"$work/planned.json"
+serve 6 --slots 40 --prompts "$work/other.txt" --record "$work/other.blt" >"$work/other.start.json"
+serve 6 --plan "$work/plan.json" --prompts "$work/other.txt" >"$work/other.planned.json"
 "$ballast" replay --trace "$work/other.blt" --topology local:ranks=4 "$work/plan.json" --json \
     >"$work/replay.json" 2>/dev/null
 
