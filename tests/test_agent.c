@@ -57,6 +57,8 @@ struct cluster {
     int dies_after;
     int damaged_piece; /* this piece on channel MOVE is damaged; 0: none, -1: all */
     bool drops;        /* nothing on channel MOVE arrives */
+    int fails_at;      /* this send of rank 2 outside its steps fails, 0: none */
+    int n_sends;       /* of rank 2 so far */
     bool simulated;    /* ranks close their transports themselves: the next one's turn */
     uint64_t history;
     int n_pieces;
@@ -81,6 +83,9 @@ static pthread_mutex_t damage_lock = PTHREAD_MUTEX_INITIALIZER;
 static bl_status damaging_send(bl_transport *transport, int peer, bl_channel channel, uint64_t mark,
                                const void *data, size_t bytes, bl_error *err) {
     static unsigned char copy[1 << 20];
+    if (bl_transport_rank(transport) == 2 && channel != BL_CHANNEL_STEP &&
+        ++damaged_cluster->n_sends == damaged_cluster->fails_at)
+        return bl_fail(err, BL_ERR_IO, "the network card is on fire");
     if (channel != BL_CHANNEL_MOVE)
         return true_ops->send(transport, peer, channel, mark, data, bytes, err);
     if (damaged_cluster->drops)
@@ -101,8 +106,10 @@ static void damage_transports(cluster *c) {
     ops = *true_ops;
     ops.send = damaging_send;
     damaged_cluster = c;
-    for (int g = 0; g < RANKS; g++)
-        c->ranks[g].transport->ops = &ops;
+    for (int g = 0; g < RANKS; g++) {
+        if (c->fails_at == 0 || g == 2)
+            c->ranks[g].transport->ops = &ops;
+    }
 }
 
 /* ---- serving --------------------------------------------------------------------------------- */
@@ -585,6 +592,41 @@ static void test_faults_at_any_moment(void **state) {
     assert_true(n_aborted >= 10 && n_moved >= 10);
 }
 
+/* Rank 2 cannot send one message, whichever of a move it is (sgl #7224): the move is aborted or goes on
+ * without it, or rank 2, bound by a promise, halts; whoever serves serves the right weights, together. */
+static void test_a_transport_error_at_each_stage(void **state) {
+    (void)state;
+    static cluster c;
+    int n_aborted = 0, n_moved = 0, n_halted = 0;
+    for (int at = 1; n_moved == 0 || c.n_sends >= at; at += 2) {
+        bl_sim_options options = BL_SIM_OPTIONS_INIT;
+        options.seed = (uint64_t)at;
+        open_cluster(&c, 23, 1);
+        c.dead_rank = 2; /* if it halts; otherwise it is checked here */
+        c.dies_after = -1;
+        c.fails_at = at;
+        c.options.transaction.agree_ns = c.options.transaction.copy_ns =
+            c.options.transaction.commit_ns = 20000000;
+        simulate(&c, &options);
+        damage_transports(&c);
+        run_cluster(&c);
+        check_cluster(&c);
+        const rank *r = &c.ranks[2];
+        assert_true(r->result >= 0 || r->result == BL_ERR_ABORTED);
+        if (r->result < 0)
+            bl_test_has(r->err.text, "the network card is on fire");
+        else
+            assert_int_equal(bl_store_spares_free(r->store), SPARES);
+        n_halted += r->result < 0;
+        n_aborted += c.ranks[1].status.outcome == BL_TX_ABORTED;
+        n_moved += c.ranks[1].status.outcome == BL_TX_MOVED;
+        close_cluster(&c);
+    }
+    print_message("# %d moves aborted, %d done, rank 2 halted in %d\n", n_aborted, n_moved,
+                  n_halted);
+    assert_true(n_aborted > 0 && n_moved > 0);
+}
+
 static void test_refusals(void **state) {
     (void)state;
     static cluster c;
@@ -627,6 +669,7 @@ int main(void) {
         cmocka_unit_test(test_no_step_waits_longer_than_a_bundle_takes),
         cmocka_unit_test(test_holds_on_a_network_that_loses_messages),
         cmocka_unit_test(test_faults_at_any_moment),
+        cmocka_unit_test(test_a_transport_error_at_each_stage),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests_name("agent", tests, NULL, NULL);

@@ -166,6 +166,26 @@ static void time_copies(double *cold_us, double *warm_us) {
     free(to);
 }
 
+static unsigned char *bundle_of(int expert) {
+    static unsigned char bundle[BUNDLE];
+    for (size_t i = 0; i < BUNDLE; i++)
+        bundle[i] = (unsigned char)(i * 31 + (size_t)expert * 7 + (i >> 12));
+    return bundle;
+}
+
+/* Experts that are not where the map says, byte by byte: speed is worth nothing without. */
+static int wrong_experts(void) {
+    int n = 0;
+    for (int r = 0; r < RANKS; r++) {
+        const bl_layer_placement *map = bl_store_map(ranks[r].store, 0);
+        for (int slot = map->begin[r]; slot < map->begin[r + 1]; slot++) {
+            const void *held = bl_store_expert(ranks[r].store, 0, map->expert[slot]);
+            n += held == NULL || memcmp(held, bundle_of(map->expert[slot]), BUNDLE) != 0;
+        }
+    }
+    return n;
+}
+
 static void set_up(const bl_placement *start) {
     bl_error err = BL_ERROR_INIT;
     bl_transport *handles[RANKS];
@@ -177,6 +197,9 @@ static void set_up(const bl_placement *start) {
     for (int r = 0; r < RANKS; r++) {
         ranks[r].transport = handles[r];
         check(bl_store_create(start, r, BUNDLE, 2, &ranks[r].store, &err), &err);
+        for (int slot = r * SLOTS; slot < (r + 1) * SLOTS; slot++)
+            memcpy(bl_store_slot(ranks[r].store, 0, slot), bundle_of(start->layers[0].expert[slot]),
+                   BUNDLE);
         check(
             bl_agent_create(ranks[r].store, handles[r], &layer, 1, &options, &ranks[r].agent, &err),
             &err);
@@ -245,6 +268,8 @@ int main(void) {
     atomic_store(&over, true);
     step(0, number);
     pthread_join(ranks[1].thread, NULL);
+    const int n_wrong = wrong_experts();
+    print_exact("moves.wrong_experts", n_wrong, "experts");
     print_exact("moves.ranks_pinned", pinned, "bool");
     print_exact("moves.step_bytes_most", (double)status.max_step_bytes, "bytes");
     print_exact("moves.step_bytes_budget", BUDGET, "bytes");
@@ -264,5 +289,5 @@ int main(void) {
     }
     bl_placement_free(&goals[0]);
     bl_placement_free(&goals[1]);
-    return status.max_step_bytes <= BUDGET ? 0 : 1;
+    return status.max_step_bytes <= BUDGET && n_wrong == 0 ? 0 : 1;
 }
