@@ -9,7 +9,8 @@
 #     text that replaces it
 #
 # The replacement is made on a copy, the simulation (tests/test_transaction.c) is built against the
-# copy, and it must fail. A text that is not found exactly once fails loudly: then the source has
+# copy, and it must fail. With a line "test: test_campaign" it is that program instead, whose other
+# parts are those of a plain build in $BUILD. A text that is not found exactly once fails loudly: then the source has
 # moved on and the mutant must follow. Prints TAP.
 set -u
 cc=${CC:-cc}
@@ -36,7 +37,7 @@ objects() { # [FILE REPLACEMENT]: all objects, one of them replaced
 link() { # OUTPUT OBJECT...
     local out=$1
     shift
-    $cc -o "$out" "$@" -lcmocka -ljansson -lxxhash -lm
+    $cc -o "$out" "$@" -lcmocka -ljansson -lxxhash -lm -lpthread
 }
 
 # Write a mutated copy of FILE to OUT; the two texts are separated by lines that hold only ---.
@@ -54,12 +55,25 @@ mutate() { # MUTANT FILE OUT
     printf '%s%s%s' "${content%%"$find"*}" "$replace" "$rest" >"$3"
 }
 
+# What a mutated object of FILE is linked with: the simulation's objects, or a built test and all parts.
+# What stands before an archive takes the place of its member.
+parts() { # FILE OBJECT TEST
+    if [ -z "$3" ]; then objects "$1" "$2"; else
+        echo "$2" "$BUILD/tests/$3.o" "$BUILD/tests/support/support.o" "$BUILD/parts.a"
+    fi
+}
+
 try() { # MUTANT NUMBER: prints one line of TAP
-    local name file source="$work/$2.c" out="$work/$2.o"
+    local name file test source="$work/$2.c" out="$work/$2.o"
     name=$(basename "$1" .mutant)
     file=$(sed -n 's/^file: //p' "$1")
+    test=$(sed -n 's/^test: //p' "$1")
+    if [ -n "$test" ] && { [[ ${BUILD:-} == *@(address|undefined|thread)* ]] || [ ! -e "${BUILD:-}/tests/$test.o" ]; }; then
+        echo "ok $2 - $name # SKIP needs $test of a plain build"
+        return
+    fi
     if ! mutate "$1" "$file" "$source" || ! compile "$source" "$out" ||
-        ! link "$work/$2" $(objects "$file" "$out"); then
+        ! link "$work/$2" $(parts "$file" "$out" "$test"); then
         echo "not ok $2 - $name: could not be built"
         return
     fi
@@ -68,7 +82,7 @@ try() { # MUTANT NUMBER: prints one line of TAP
     if [ $rc -eq 0 ]; then
         echo "not ok $2 - $name: survives: $(sed -n 's/^why: //p' "$1")"
     else
-        echo "ok $2 - $name: $(grep -aohE 'seed [0-9]+: .*|Assertion .*failed' "$work/$2.out" | head -1)"
+        echo "ok $2 - $name: $(grep -aohE 'seed [0-9]+[^:]*: .*|Assertion .*failed' "$work/$2.out" | head -1)"
     fi
 }
 
