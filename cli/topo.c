@@ -49,7 +49,7 @@ static const bl_opt OPTIONS[] = {
     {"model", 0, BL_OPT_STRING, AT(model), .metavar = "M",
      .help = "calibrate: config.json or model.json of what ran"},
     {"plan", 0, BL_OPT_STRING, AT(plan), .metavar = "PLAN",
-     .help = "calibrate: where the experts were; else where engines start with them"},
+     .help = "calibrate: where the experts were, all the time; else where engines start with them"},
     {"slots", 0, BL_OPT_INT, AT(slots), .metavar = "S", .min = -1, .max = 1 << 20,
      .help = "calibrate, without a plan: slots per layer over all ranks; -1: one per expert"},
     {"output", 'o', BL_OPT_STRING, AT(output), .metavar = "OUT",

@@ -4,7 +4,7 @@
  * Reads a trace that holds stage times (include/ballast.h, bl_trace_stage_times(); `ballast run
  * --record --stage-times`), together with the placement under which it was recorded: a trace tells
  * which experts tokens picked, the placement which rank served them. Rows are those the plan's rule
- * leads to expect, as everywhere in the planner. A step counts when every rank told every layer's
+ * leads to expect, as everywhere in the planner; the placement must be that of the whole trace. A step counts when every rank told every layer's
  * times and none ran on made-up tokens.
  *
  * Records of one step may lie apart, so steps are put together in a window; its oldest step is done
