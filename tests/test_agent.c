@@ -231,7 +231,10 @@ static void *rank_main(void *user) {
     if (r->cluster->simulated) {
         if (r->self == 1)
             r->cluster->history = bl_transport_sim_history(r->transport);
-        bl_transport_close(r->transport);
+        if (r->result < 0) /* as a process that ends with an error */
+            bl_transport_abandon(r->transport);
+        else
+            bl_transport_close(r->transport);
         r->transport = NULL;
     }
     return NULL;
