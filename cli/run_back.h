@@ -20,11 +20,15 @@
 typedef struct bl_run_back {
     const char *socket;
     int rank;
+    bl_placement placement; /* in force when this rank looked: the slots it takes memory for */
     bl_welcome welcome;
 } bl_run_back;
 
 /* Look at the cluster; *n_ranks are its ranks. BL_ERR_STATE when it keeps other spares. */
 bl_status bl_run_back_find(const bl_run_back *back, int n_spares, int *n_ranks, bl_error *err);
+
+/* Before anything is read or allocated: is the rank lost, and does this process fit in its place? */
+bl_status bl_run_back_look(const bl_run_job *job, bl_run_back *back, bl_error *err);
 
 /* Be that rank. reports[n_ranks]: those of the others are empty. */
 bl_status bl_run_back_run(bl_run_job *job, bl_run_report *reports, bl_error *err);

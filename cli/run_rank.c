@@ -156,15 +156,17 @@ static bl_status take_memory(run_rank *rank, const bl_placement *placement, bl_e
     return BL_OK;
 }
 
-/* Everything this rank does by itself. One that comes back is told where experts are, and holds none. */
+/* Everything this rank does by itself. One that comes back holds no experts, and is told later where they
+ * are; then the others wait for it, so it takes its memory now. */
 static bl_status prepare(run_rank *rank, bl_error *err) {
     const bl_run_job *job = rank->job;
     rank->report.pid = (int)getpid();
+    if (job->back != NULL)
+        BL_TRY(bl_run_back_look(job, job->back, err));
     BL_TRY(bl_qwen3_open(job->model_dir, &rank->model, err));
-    if (job->back == NULL) {
-        BL_TRY(take_memory(rank, &job->placement, err));
+    BL_TRY(take_memory(rank, job->back != NULL ? &job->back->placement : &job->placement, err));
+    if (job->back == NULL)
         BL_TRY(bl_engine_load_experts(rank->model, rank->store, err));
-    }
     return add_parts(rank, err);
 }
 
@@ -204,7 +206,7 @@ bl_status bl_run_rank(const bl_run_job *job, int self, bl_run_connect_fn *connec
     if (st >= 0)
         st = connect(user, &rank.transport, err);
     if (st >= 0 && job->back != NULL)
-        st = take_memory(&rank, &job->back->welcome.placement, err);
+        st = bl_store_adopt(rank.store, &job->back->welcome.placement, err);
     if (st >= 0)
         st = run(&rank, err);
     bl_run_tracer_close(&rank.tracer);

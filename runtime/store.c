@@ -489,6 +489,38 @@ bl_status bl_store_commit(bl_store *store, const bl_layer_placement *next,
     return BL_OK;
 }
 
+static bool holds_nothing(const bl_layer_placement *map, int rank) {
+    for (int slot = map->begin[rank]; slot < map->begin[rank + 1]; slot++) {
+        if (map->expert[slot] != BL_NO_EXPERT)
+            return false;
+    }
+    return true;
+}
+
+bl_status bl_store_adopt(bl_store *store, const bl_placement *maps, bl_error *err) {
+    BL_TRY(bl_placement_check(maps, NULL, err));
+    for (int l = 0; l < maps->n_layers || l < store->n_layers; l++) {
+        const bl_layer_placement *mine = l < store->n_layers ? &store->layers[l].map : NULL;
+        const bl_layer_placement *map = l < maps->n_layers ? &maps->layers[l] : NULL;
+        if (mine == NULL || map == NULL || map->layer != mine->layer ||
+            map->n_ranks != mine->n_ranks || map->n_experts != mine->n_experts ||
+            memcmp(map->begin, mine->begin, sizeof *map->begin * (size_t)(map->n_ranks + 1)) != 0 ||
+            !holds_nothing(mine, store->rank) || !holds_nothing(map, store->rank))
+            return bl_fail(
+                err, BL_ERR_SHAPE,
+                "rank %d cannot take over a placement of other slots, or one in which it "
+                "holds experts",
+                store->rank);
+    }
+    for (int l = 0; l < maps->n_layers; l++) {
+        bl_layer_placement *mine = &store->layers[l].map;
+        const size_t n_slots = (size_t)bl_layer_n_slots(mine);
+        memcpy(mine->expert, maps->layers[l].expert, sizeof *mine->expert * n_slots);
+        mine->epoch = maps->layers[l].epoch;
+    }
+    return BL_OK;
+}
+
 void bl_store_retire(bl_store *store, int layer) {
     bl_layer_table *table = table_of(store, layer);
     if (table == NULL)

@@ -137,6 +137,10 @@ typedef struct bl_arrival {
  * more. */
 bl_status bl_store_commit(bl_store *store, const bl_layer_placement *next,
                           const bl_arrival *arrivals, int n_arrivals, bl_error *err);
+/* Other maps and epochs of the same slots, for a rank that holds nothing in them, nor in those it has: one that
+ * comes back takes its memory before it is told what is in force. Else BL_ERR_SHAPE, and nothing has
+ * changed. */
+bl_status bl_store_adopt(bl_store *store, const bl_placement *maps, bl_error *err);
 /* Give the layer's displaced buffers back to the pool. Does nothing when there are none. */
 void bl_store_retire(bl_store *store, int layer);
 

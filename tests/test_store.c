@@ -391,6 +391,40 @@ static void test_ten_thousand_migrations(void **state) {
     bl_placement_free(&placement);
 }
 
+/* A rank that comes back holds nothing, and is told later what the others hold. */
+static void test_other_maps_are_adopted(void **state) {
+    (void)state;
+    bl_error err;
+    bl_store *store;
+    bl_placement maps;
+    const int layers[] = {3, 5}, slots[] = {4, 3};
+    assert_ok(bl_placement_create(2, 4, layers, 2, slots, &maps, &err));
+    for (int l = 0; l < 2; l++) {
+        const int32_t experts[] = {0, 1, 2, 3, -1, -1, -1};
+        memcpy(maps.layers[l].expert, experts, sizeof experts);
+    }
+    assert_ok(bl_store_create(&maps, 1, BUNDLE, 1, &store, &err));
+    maps.layers[1].expert[0] = 3;
+    maps.layers[1].expert[3] = 0;
+    maps.layers[1].epoch = 9;
+    assert_ok(bl_store_adopt(store, &maps, &err));
+    assert_int_equal(bl_store_map(store, 5)->epoch, 9);
+    assert_int_equal(bl_store_map(store, 5)->expert[0], 3);
+    maps.layers[0].expert[4] = 1; /* this rank's own */
+    assert_fails(bl_store_adopt(store, &maps, &err), BL_ERR_SHAPE, "in which it holds experts");
+    maps.layers[0].expert[4] = -1;
+    maps.n_layers = 1;
+    assert_fails(bl_store_adopt(store, &maps, &err), BL_ERR_SHAPE, "of other slots");
+    maps.n_layers = 2;
+    bl_layer_placement next = next_of(store, 5, (const int32_t[]){3, 1, 2, 0, 2, -1, -1});
+    const bl_arrival arrival = {2, reserve(store, 5, 2)};
+    assert_ok(bl_store_commit(store, &next, &arrival, 1, &err)); /* and a plan gives it something */
+    assert_serves(store, 5, 2);
+    bl_layer_placement_free(&next);
+    bl_store_free(store);
+    bl_placement_free(&maps);
+}
+
 /* Without a pool: the slot of an expert with another copy takes another expert in its own buffer. */
 static void test_a_claimed_slot(void **state) {
     (void)state;
@@ -433,6 +467,7 @@ int main(void) {
         cmocka_unit_test(test_unreserved_spare_goes_back),
         cmocka_unit_test(test_refused_commit_changes_nothing),
         cmocka_unit_test(test_a_claimed_slot),
+        cmocka_unit_test(test_other_maps_are_adopted),
         cmocka_unit_test(test_ten_thousand_migrations),
     };
     return cmocka_run_group_tests_name("store", tests, NULL, NULL);

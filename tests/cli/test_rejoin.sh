@@ -8,7 +8,7 @@ trap 'kill -KILL $run_pid "${back[@]}" 2>/dev/null; rm -rf "$work"' EXIT
 
 join() { # RANK: in the background, its texts in $work/out.RANK
     "$ballast" run --join "$socket" --rank "$1" --model $model --prompts "$work/prompts" --max-tokens 24 --batch 2 \
-        --repeat 100000 --spares 2 >"$work/out.$1" 2>"$work/err.$1" &
+        --repeat 100000 --spares 4 >"$work/out.$1" 2>"$work/err.$1" &
     back[$1]=$!
 }
 is_back() { # RANK [TIMES]
@@ -50,10 +50,10 @@ check "a plan for all ranks" plan whole.json
 
 # ---- one comes back, then another -----------------------------------------------------------------
 
-check "a cluster starts" start 100000 --slots 64 --spares 2 --journal "$work/journal"
-check "who lives cannot be replaced" refused "rank 2 lives; only a lost rank can come back" --rank 2 --spares 2
-check "nor somebody who is not there" refused "the cluster has ranks 0 to 3, no rank 4" --rank 4 --spares 2
-check "nor by a process that keeps other spares" refused "keep 2 spares each, this one would keep 1; start it with --spares 2" --rank 2 --spares 1
+check "a cluster starts" start 100000 --slots 64 --spares 4 --journal "$work/journal"
+check "who lives cannot be replaced" refused "rank 2 lives; only a lost rank can come back" --rank 2 --spares 4
+check "nor somebody who is not there" refused "the cluster has ranks 0 to 3, no rank 4" --rank 4 --spares 4
+check "nor by a process that keeps other spares" refused "keep 4 spares each, this one would keep 1; start it with --spares 4" --rank 2 --spares 1
 check "a rank is needed" refused "join SOCKET and --rank R go together"
 lose KILL 2
 check "rank 2 is lost" lost_are 2
@@ -66,7 +66,6 @@ lose KILL 1
 check "another rank is lost" lost_are 1
 join 1
 check "and comes back" is_back 1
-check "and gets its experts" apply whole.json
 kill -KILL "${back[2]}"
 unset "back[2]"
 check "who came back is lost again" lost_are 2
@@ -81,18 +80,22 @@ check "each of them" returned_is_exact 2
 
 # ---- the rank that leads, while experts move by themselves ------------------------------------------
 
-check "a cluster starts again" start 100000 --slots 64 --spares 2 --window 64
+check "a cluster starts again" start 100000 --slots 64 --spares 4 --window 32
 lose KILL 0
 check "the rank that leads is lost" lost_are 0
 join 0
 check "and comes back" is_back 0
 leads() { # the operator is answered by it: it has sent nothing so far
-    lost_are "" && timeout 120 "$ballast" rebalance --auto --quiet --moves 1 --rest 0 --socket "$socket" >"$work/auto" 2>&1
+    lost_are "" && timeout 120 "$ballast" rebalance --auto --quiet --moves 1 --rest 0 --windows 1 --socket "$socket" >"$work/auto" 2>&1
     grep -q ': move: .* moves' "$work/auto" && return 0
     sed 's/^/# /' "$work/auto"
     return 1
 }
-check "and answers: a policy gives it experts" leads
+if [[ $BUILD == *address* || $BUILD == *undefined* ]]; then
+    skip "and answers: a policy gives it experts" "instrumented, that takes minutes"
+else
+    check "and answers: a policy gives it experts" leads
+fi
 
 # ---- two at once, one killed as it knocks -------------------------------------------------------------
 
@@ -112,7 +115,7 @@ for rank in 0 2 3; do check "as did rank $rank, which came back" returned_is_exa
 
 # ---- a rank that stood still ----------------------------------------------------------------------------
 
-check "a third cluster starts" start 100000 --slots 64 --spares 2
+check "a third cluster starts" start 100000 --slots 64 --spares 4
 lose STOP 3
 check "a rank that is stopped is lost" lost_are 3
 join 3
