@@ -88,32 +88,108 @@ static bl_status assign(const int *gain, int n, int *to, bl_error *err) {
     return BL_OK;
 }
 
-/* Relabel the `n` ranks listed in `rank`, which are all alike. */
-static bl_status relabel_class(const bl_holds *now, const int *rank, int n,
-                               bl_layer_placement *placement, bl_error *err) {
-    const int slots = placement->begin[rank[0] + 1] - placement->begin[rank[0]];
-    int *gain = NULL, *to = NULL;
-    int32_t *content = NULL;
+/* Ranks that are all alike, and where the content of each goes. */
+typedef struct peers {
+    const bl_holds *now;
+    const bl_layer_placement *current, *placement;
+    const int *rank; /* [n] */
+    int n;
+    int *to;     /* [n] index in rank, or -1: not known yet */
+    bool *taken; /* [n] some content goes there */
+} peers;
+
+static int held(const bl_layer_placement *placement, int rank) {
+    int n = 0;
+    for (int slot = placement->begin[rank]; slot < placement->begin[rank + 1]; slot++)
+        n += placement->expert[slot] != BL_NO_EXPERT;
+    return n;
+}
+
+/* Does the content of rank i hold what rank k holds now, no more and no less? */
+static bool is_same(const peers *c, int i, int k) {
+    const int n = held(c->placement, c->rank[i]);
+    return n == held(c->current, c->rank[k]) &&
+           overlap(c->now, c->placement, c->rank[i], c->rank[k]) == n;
+}
+
+static void send(peers *c, int i, int k) {
+    c->to[i] = k;
+    c->taken[k] = true;
+}
+
+/* A content that some rank holds already goes there, to its own rank first: some best assignment does so.
+ * (For sets C, D and any rank's old content O:  |C n O| + |C n D| <= |C| + |D n O|.) */
+static void match_same(peers *c) {
+    for (int i = 0; i < c->n; i++) {
+        c->to[i] = -1;
+        if (is_same(c, i, i))
+            send(c, i, i);
+    }
+    for (int i = 0; i < c->n; i++) {
+        for (int k = 0; k < c->n && c->to[i] < 0; k++) {
+            if (!c->taken[k] && is_same(c, i, k))
+                send(c, i, k);
+        }
+    }
+}
+
+/* The others by the Hungarian method. */
+static bl_status match_rest(peers *c, bl_error *err) {
+    int *row = NULL, *column = NULL, *gain = NULL, *to = NULL, n = 0, free_ranks = 0;
     bl_status st;
+    BL_TRY_GOTO(st, BL_CALLOC(row, c->n, err), done);
+    BL_TRY_GOTO(st, BL_CALLOC(column, c->n, err), done);
+    for (int i = 0; i < c->n; i++) {
+        if (c->to[i] < 0)
+            row[n++] = i;
+        if (!c->taken[i])
+            column[free_ranks++] = i;
+    }
+    if (n == 0)
+        goto done;
     BL_TRY_GOTO(st, BL_CALLOC(gain, (size_t)n * (size_t)n, err), done);
     BL_TRY_GOTO(st, BL_CALLOC(to, n, err), done);
-    BL_TRY_GOTO(st, BL_CALLOC(content, (size_t)n * (size_t)slots, err), done);
     /* A unit for staying put breaks ties: contents change rank only where that saves a move. */
     for (int i = 0; i < n; i++) {
         for (int k = 0; k < n; k++)
-            gain[i * n + k] = overlap(now, placement, rank[i], rank[k]) * (n + 1) + (i == k);
+            gain[(size_t)i * (size_t)n + (size_t)k] =
+                overlap(c->now, c->placement, c->rank[row[i]], c->rank[column[k]]) * (c->n + 1) +
+                (row[i] == column[k]);
     }
     BL_TRY_GOTO(st, assign(gain, n, to, err), done);
+    for (int i = 0; i < n; i++)
+        c->to[row[i]] = column[to[i]];
+done:
+    free(row);
+    free(column);
+    free(gain);
+    free(to);
+    return st;
+}
+
+/* Relabel the `n` ranks listed in `rank`, which are all alike. */
+static bl_status relabel_class(const bl_layer_placement *current, const bl_holds *now,
+                               const int *rank, int n, bl_layer_placement *placement,
+                               bl_error *err) {
+    const int slots = placement->begin[rank[0] + 1] - placement->begin[rank[0]];
+    peers c = {.now = now, .current = current, .placement = placement, .rank = rank, .n = n};
+    int32_t *content = NULL;
+    bl_status st;
+    BL_TRY_GOTO(st, BL_CALLOC(c.to, n, err), done);
+    BL_TRY_GOTO(st, BL_CALLOC(c.taken, n, err), done);
+    BL_TRY_GOTO(st, BL_CALLOC(content, (size_t)n * (size_t)slots, err), done);
+    match_same(&c);
+    BL_TRY_GOTO(st, match_rest(&c, err), done);
     for (int i = 0; i < n; i++)
         memcpy(content + (size_t)i * (size_t)slots, placement->expert + placement->begin[rank[i]],
                (size_t)slots * sizeof *content);
     for (int i = 0; i < n; i++)
-        memcpy(placement->expert + placement->begin[rank[to[i]]],
+        memcpy(placement->expert + placement->begin[rank[c.to[i]]],
                content + (size_t)i * (size_t)slots, (size_t)slots * sizeof *content);
 done:
     free(content);
-    free(to);
-    free(gain);
+    free(c.to);
+    free(c.taken);
     return st;
 }
 
@@ -140,7 +216,7 @@ static bl_status relabel(const bl_problem *problem, const int *class, const bl_h
                 rank[n++] = g;
         }
         if (n > 1)
-            st = relabel_class(now, rank, n, placement, err);
+            st = relabel_class(problem->current, now, rank, n, placement, err);
     }
     free(rank);
     return st;

@@ -31,23 +31,14 @@ typedef struct annealer {
 
 static void find_tops(annealer *an) {
     const bl_state *state = an->state;
-    const size_t scenarios = (size_t)state->n_scenarios;
-    for (int s = 0; s < state->n_scenarios; s++)
-        an->tops[s] = (top){{-1.0, -1.0, -1.0}, {-1, -1, -1}};
-    for (int rank = 0; rank < state->n_ranks; rank++) {
-        const double *load = state->rank_load + (size_t)rank * scenarios;
-        for (int s = 0; s < state->n_scenarios; s++) {
-            top *t = &an->tops[s];
-            if (load[s] <= t->load[2])
-                continue;
-            int at = 2;
-            for (; at > 0 && load[s] > t->load[at - 1]; at--) {
-                t->load[at] = t->load[at - 1];
-                t->rank[at] = t->rank[at - 1];
-            }
-            t->load[at] = load[s];
-            t->rank[at] = rank;
-        }
+    for (int s = 0; s < state->n_scenarios; s++) {
+        top *t = &an->tops[s];
+        bl_state_three_busiest(state, s, t->rank);
+        for (int i = 0; i < 3; i++)
+            t->load[i] =
+                t->rank[i] < 0
+                    ? -1.0
+                    : state->rank_load[(size_t)t->rank[i] * (size_t)state->n_scenarios + (size_t)s];
     }
 }
 
@@ -111,22 +102,18 @@ static void touch_for_replace(annealer *an, int p, int expert) {
         touch(an, state->rank[slot], 0.0, 1.0 / (copies + 1) - 1.0 / copies);
 }
 
+static bool is_touched(int rank, const void *context) {
+    return ((const int *)context)[rank] >= 0;
+}
+
 /* Largest load of the ranks that are not touched. */
 static double untouched_peak(const annealer *an, int scenario) {
-    const bl_state *state = an->state;
     const top *t = &an->tops[scenario];
     for (int at = 0; at < 3; at++) {
         if (t->rank[at] < 0 || an->position[t->rank[at]] < 0)
             return t->load[at];
     }
-    double peak = 0.0;
-    for (int rank = 0; rank < state->n_ranks; rank++) {
-        if (an->position[rank] < 0)
-            peak = max2(
-                peak,
-                state->rank_load[(size_t)rank * (size_t)state->n_scenarios + (size_t)scenario]);
-    }
-    return peak;
+    return bl_state_busiest_but(an->state, scenario, is_touched, an->position);
 }
 
 static double objective_after_replace(annealer *an, int p, int expert) {

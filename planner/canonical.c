@@ -106,8 +106,9 @@ static bool ports_alike(const bl_problem *problem, int rank, int other) {
     if (problem->timed == NULL)
         return true;
     const bl_cost_rates *r = bl_cost_rates_of(problem->timed->cost);
-    bool alike = r->weights_s[rank] == r->weights_s[other] && r->row_s[rank] == r->row_s[other] &&
-                 r->in_s[rank] == r->in_s[other] && r->out_s[rank] == r->out_s[other] &&
+    bool alike = r->apart[rank] == r->apart[other] && r->weights_s[rank] == r->weights_s[other] &&
+                 r->row_s[rank] == r->row_s[other] && r->in_s[rank] == r->in_s[other] &&
+                 r->out_s[rank] == r->out_s[other] &&
                  bl_cost_attention_s(problem->timed->cost, rank, 1.0) ==
                      bl_cost_attention_s(problem->timed->cost, other, 1.0);
     for (int level = 0; level < r->n_groupings && alike; level++)

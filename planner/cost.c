@@ -252,6 +252,22 @@ static double exchange_pairs(const bl_cost *cost, const double *rows, double row
     return busiest;
 }
 
+double bl_cost_leave_rank_s(const bl_cost *cost, int rank, bool back) {
+    double least = INFINITY;
+    for (int other = 0; other < cost->rates.n_ranks; other++) {
+        if (other != rank)
+            least = fmin(least, 1.0 / bl_topology_bytes_per_s(cost->topology, back ? other : rank,
+                                                              back ? rank : other));
+    }
+    return isfinite(least) ? least * (back ? cost->combine_bytes : cost->dispatch_bytes) : 0.0;
+}
+
+double bl_cost_leave_domain_s(const bl_cost *cost, bool back) {
+    const bl_level *costs = &cost->topology->levels[cost->topology->n_levels];
+    return back ? cost->combine_bytes / costs->ports.value / costs->in_bytes_per_s.value
+                : cost->dispatch_bytes / costs->ports.value / costs->out_bytes_per_s.value;
+}
+
 double bl_cost_traffic_s(const bl_cost *cost, const bl_layer_placement *placement,
                          const double *slot_rows, const double *dispatch, const double *combine,
                          double scale, double *scratch) {

@@ -63,6 +63,11 @@ double bl_cost_traffic_s(const bl_cost *cost, const bl_layer_placement *placemen
                          double scale, double *scratch);
 size_t bl_cost_scratch(const bl_cost *cost);
 
+/* What a row that leaves adds to those ports at least: one dispatched from `rank` to any other, or back
+ * (combined); and one that leaves a domain of the highest level but one, through that domain's port. */
+double bl_cost_leave_rank_s(const bl_cost *cost, int rank, bool back);
+double bl_cost_leave_domain_s(const bl_cost *cost, bool back);
+
 /* ---- what it is made of, for those who search and prove -------------------------------------- */
 
 /* A port takes rows of one rank, or of all ranks of a domain. Ports 0 .. n_ranks - 1 are the

@@ -81,6 +81,7 @@ typedef struct state {
     int32_t *slot;     /* [all slots] expert; node n has begin[n] .. begin[n + 1] - 1 */
     int *begin, *node; /* [n_nodes + 1], [all slots] */
     int n_slots;
+    int moves;    /* copies that a node has beyond those in force */
     double *rows; /* [n_experts][n_nodes] */
     int n_folds;
     double *node_rows;          /* [n_folds][n_nodes] */
@@ -150,6 +151,8 @@ static bl_status set_slots(state *s, const int *count, bl_error *err) {
             const int copies = count[at(p, e, node)];
             s->count[at(p, e, node)] = copies;
             s->copies[e] += copies;
+            if (p->home != NULL && copies > p->home[at(p, e, node)])
+                s->moves += copies - p->home[at(p, e, node)];
             if (copies > 0)
                 s->mask[e] |= UINT64_C(1) << node;
             for (int c = 0; c < copies; c++) {
@@ -288,6 +291,9 @@ bl_status bl_nodes_evaluate(const bl_nodes_problem *problem, const int *count, d
 static void put(state *s, int slot, int expert) {
     const bl_nodes_problem *p = s->p;
     const int node = s->node[slot], old = s->slot[slot];
+    if (p->home != NULL)
+        s->moves += (s->count[at(p, expert, node)] >= p->home[at(p, expert, node)]) -
+                    (s->count[at(p, old, node)] > p->home[at(p, old, node)]);
     s->copies[old]--;
     s->copies[expert]++;
     if (--s->count[at(p, old, node)] == 0)
@@ -376,7 +382,7 @@ static double cost_of(const annealer *a, double remote, const double *node_rows,
     const state *s = a->s;
     const double scatter = s->p->spread > 0.0 ? scatter_of(s, node_rows) : 0.0;
     return remote / a->unit + a->excess_price * excess_of(s, node_rows, heavy) +
-           s->p->spread * scatter;
+           s->p->spread * scatter + s->p->move_price * s->moves;
 }
 
 static double cost_now(const annealer *a) {
@@ -386,7 +392,7 @@ static double cost_now(const annealer *a) {
 static void remember(annealer *a) {
     state *s = a->s;
     const double excess = excess_of(s, s->node_rows, heaviest(s));
-    const double value = s->remote / a->unit +
+    const double value = s->remote / a->unit + s->p->move_price * s->moves +
                          (s->p->spread > 0.0 ? s->p->spread * scatter_of(s, s->node_rows) : 0.0);
     const bool better = excess < a->best_excess - 1e-12 ||
                         (excess <= a->best_excess + 1e-12 && value < a->best_value - 1e-12);
@@ -455,7 +461,8 @@ static void propose(annealer *a) {
     trial t;
     if (!try_one(a, &t))
         return;
-    if (!is_accepted(a, t.cost)) {
+    const bool far = s->p->home != NULL && s->p->max_moves >= 0 && s->moves > s->p->max_moves;
+    if (far || !is_accepted(a, t.cost)) {
         take_back(s, &t);
         return;
     }

@@ -52,8 +52,12 @@ typedef struct bl_nodes_problem {
     const double *weight; /* [n_tokens] > 0 */
     const int *fold;      /* [n_tokens] below n_folds: parts of the sample; NULL: one */
     int n_folds;
-    double spread; /* what one unit of scatter costs, in parts of the first `remote` */
-    double limit;  /* of balance; 1 is perfect. INFINITY: none */
+    double spread;     /* what one unit of scatter costs, in parts of the first `remote` */
+    double limit;      /* of balance; 1 is perfect. INFINITY: none */
+    const int *home;   /* [n_experts][n_nodes] copies in force, or NULL */
+    double move_price; /* with it: what a copy brought to a node must save, in parts of the first
+                          `remote` */
+    int max_moves;     /* with it: so many such copies at most; -1: no limit */
 } bl_nodes_problem;
 
 typedef struct bl_nodes_score {

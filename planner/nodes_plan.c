@@ -1,6 +1,7 @@
 #include "planner/nodes_plan.h"
 
 #include "core/mem.h"
+#include "planner/align.h"
 #include "planner/evaluate.h"
 #include "planner/nodes_place.h"
 
@@ -16,7 +17,7 @@
 
 /* What the node problem borrows. */
 typedef struct arrays {
-    int *slots, *ranks, *own, *fold, *count;
+    int *slots, *ranks, *own, *fold, *count, *home;
     int32_t *id;
     double *weight, *rows;
 } arrays;
@@ -27,6 +28,7 @@ static void arrays_free(arrays *a) {
     free(a->own);
     free(a->fold);
     free(a->count);
+    free(a->home);
     free(a->id);
     free(a->weight);
     free(a->rows);
@@ -44,6 +46,7 @@ static bl_status room(arrays *a, size_t n_tokens, int k, const bl_nodes_problem 
     BL_TRY(BL_CALLOC(a->slots, p->n_nodes, err));
     BL_TRY(BL_CALLOC(a->ranks, p->n_nodes, err));
     BL_TRY(BL_CALLOC(a->count, cells, err));
+    BL_TRY(BL_CALLOC(a->home, cells, err));
     return BL_CALLOC(a->rows, FOLDS * cells, err);
 }
 
@@ -97,10 +100,21 @@ static size_t make_tokens(const bl_problem *problem, arrays *a) {
     return n;
 }
 
-static bl_status make_problem(const bl_problem *problem, bl_dispatch dispatch, arrays *a,
-                              bl_nodes_problem *p, bl_error *err) {
+static void count_copies(const bl_problem *problem, const bl_layer_placement *placement,
+                         int *count) {
+    for (int rank = 0; rank < placement->n_ranks; rank++) {
+        for (int slot = placement->begin[rank]; slot < placement->begin[rank + 1]; slot++) {
+            if (placement->expert[slot] != BL_NO_EXPERT)
+                count[(size_t)placement->expert[slot] * (size_t)problem->sites->n_nodes +
+                      (size_t)problem->sites->node[rank]]++;
+        }
+    }
+}
+
+static bl_status make_problem(const bl_problem *problem, const bl_nodes_plan_options *options,
+                              arrays *a, bl_nodes_problem *p, bl_error *err) {
     const bl_sources *s = problem->sources;
-    const bool single = dispatch == BL_DISPATCH_ASSIGNMENT;
+    const bool single = options->dispatch == BL_DISPATCH_ASSIGNMENT;
     *p = (bl_nodes_problem){.n_nodes = problem->sites->n_nodes,
                             .n_experts = problem->n_experts,
                             .k = single ? 1 : s->k};
@@ -111,6 +125,12 @@ static bl_status make_problem(const bl_problem *problem, bl_dispatch dispatch, a
     for (int rank = 0; rank < problem->n_ranks; rank++) {
         a->slots[problem->sites->node[rank]] += problem->slots_per_rank[rank];
         a->ranks[problem->sites->node[rank]] += problem->slots_per_rank[rank] > 0;
+    }
+    if (problem->current != NULL) {
+        count_copies(problem, problem->current, a->home);
+        p->home = a->home;
+        p->move_price = options->move_price;
+        p->max_moves = problem->max_moves;
     }
     p->slots = a->slots;
     p->ranks = a->ranks;
@@ -125,30 +145,24 @@ static bl_status make_problem(const bl_problem *problem, bl_dispatch dispatch, a
     return BL_OK;
 }
 
-static void count_copies(const bl_problem *problem, const bl_layer_placement *placement,
-                         int *count) {
-    for (int rank = 0; rank < placement->n_ranks; rank++) {
-        for (int slot = placement->begin[rank]; slot < placement->begin[rank + 1]; slot++) {
-            if (placement->expert[slot] != BL_NO_EXPERT)
-                count[(size_t)placement->expert[slot] * (size_t)problem->sites->n_nodes +
-                      (size_t)problem->sites->node[rank]]++;
-        }
-    }
-}
-
 /* ---- search, solver, placing ----------------------------------------------------------------- */
 
 /* What a tree of so many binaries and nodes takes is a second or so. */
 #define MILP_BINARIES 1500
 #define MILP_NODES 300
 #define MILP_SECONDS 30.0 /* a net far below which the node limit stops */
+/* Few changes are worth their moves. */
+#define ANCHORED_PROPOSALS (BL_NODES_PROPOSALS / 4)
 
 static bl_status assign_nodes(const bl_nodes_problem *p, const bl_nodes_plan_options *options,
                               int *count, bl_nodes_plan_result *out, bl_error *err) {
-    const bl_nodes_options search = {.seed = options->seed, .proposals = options->proposals};
+    int64_t proposals = options->proposals;
+    if (proposals == 0 && p->home != NULL)
+        proposals = ANCHORED_PROPOSALS;
+    const bl_nodes_options search = {.seed = options->seed, .proposals = proposals};
     bl_nodes_score score;
     const bl_status st = bl_nodes_search(p, &search, count, &score, err);
-    if (st != BL_OK || !options->use_milp || bl_milp_solver() == NULL ||
+    if (st != BL_OK || !options->use_milp || p->home != NULL || bl_milp_solver() == NULL ||
         bl_nodes_exact_size(p) > MILP_BINARIES)
         return st;
     const bl_milp_limits limits = {.max_nodes = MILP_NODES, .time_s = MILP_SECONDS};
@@ -169,8 +183,8 @@ static double total_weight(const bl_nodes_problem *p) {
 /* One attempt within a limit on the nodes; *fits says whether the ranks are balanced as well. */
 static bl_status attempt(const bl_problem *problem, const bl_nodes_plan_options *options,
                          const bl_nodes_problem *p, arrays *a, double wanted,
-                         bl_layer_placement *made, bool *fits, bl_nodes_plan_result *out,
-                         bl_error *err) {
+                         const bl_layer_placement *anchor, bl_layer_placement *made, bool *fits,
+                         bl_nodes_plan_result *out, bl_error *err) {
     bl_nodes_score score;
     bl_score ranks;
     const bl_status st = assign_nodes(p, options, a->count, out, err);
@@ -178,7 +192,9 @@ static bl_status attempt(const bl_problem *problem, const bl_nodes_plan_options 
     BL_TRY(bl_nodes_evaluate(p, a->count, a->rows, &score, err));
     out->after = score.remote / total_weight(p);
     BL_TRY(bl_nodes_place(problem, problem->sites->node, p->n_nodes, a->count, a->rows,
-                          p->fold != NULL ? p->n_folds : 1, options->seed, made, err));
+                          p->fold != NULL ? p->n_folds : 1, options->seed, anchor, made, err));
+    if (problem->current != NULL)
+        BL_TRY(bl_align_slots(problem, made, err));
     BL_TRY(bl_evaluate(problem, made, &ranks, err));
     *fits = ranks.max_over_mean <= wanted;
     return st;
@@ -192,12 +208,16 @@ static bl_status plan(const bl_problem *problem, const bl_nodes_plan_options *op
     bl_nodes_problem p;
     bl_score given, even_given;
     bl_nodes_score score;
-    BL_TRY(make_problem(problem, options->dispatch, a, &p, err));
+    BL_TRY(make_problem(problem, options, a, &p, err));
     bl_problem even = *problem; /* the split under which what was given is balanced */
     even.rule = BL_RULE_EVEN;
     BL_TRY(bl_evaluate(&even, placement, &even_given, err));
     BL_TRY(bl_evaluate(problem, placement, &given, err));
-    const double wanted = even_given.max_over_mean * (1.0 + options->slack);
+    /* A placement in force is as balanced as the rule in force makes it. */
+    const bool in_force =
+        problem->current != NULL && bl_layer_moves(problem->current, placement) == 0;
+    const double wanted = in_force ? given.max_over_mean * (1.0 + 1e-9)
+                                   : even_given.max_over_mean * (1.0 + options->slack);
     bl_status st = BL_OK;
     /* The ranks will be a little less level than the nodes: begin with half of what may be given up. */
     double allowed = fmax(0.5 * (wanted - 1.0), 1e-4);
@@ -213,7 +233,8 @@ static bl_status plan(const bl_problem *problem, const bl_nodes_plan_options *op
         bl_error cause = BL_ERROR_INIT;
         /* If all else fails, what is no worse than the given placement is under this rule. */
         const double bar = i + 1 < ATTEMPTS ? wanted : fmax(wanted, given.max_over_mean);
-        st = attempt(problem, options, &p, a, bar, &made, &fits, out, &cause);
+        st = attempt(problem, options, &p, a, bar, problem->current != NULL ? placement : NULL,
+                     &made, &fits, out, &cause);
         if (st >= 0 && fits && out->after < out->before) {
             bl_layer_placement_free(placement);
             *placement = made;

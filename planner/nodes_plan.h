@@ -7,6 +7,9 @@
  *
  * Balance comes first: what is given up for traffic is at most `slack` of the score of the placement
  * that was given. This is for the rule local, whose choices follow from where copies are on nodes.
+ *
+ * With a placement in force copies that a node has not got cost a move, GLPK is not asked, and what stays on
+ * its node stays on its rank where balance allows. A placement that is in force itself gives nothing up.
  */
 #ifndef BL_PLANNER_NODES_PLAN_H
 #define BL_PLANNER_NODES_PLAN_H
@@ -21,6 +24,8 @@ typedef struct bl_nodes_plan_options {
     uint64_t seed;
     int64_t proposals; /* 0: default */
     bool use_milp;
+    double
+        move_price; /* with a placement in force: what a move must save, in parts of what is remote */
 } bl_nodes_plan_options;
 
 typedef struct bl_nodes_plan_result {

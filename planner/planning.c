@@ -39,7 +39,8 @@ static bl_status score_current(const bl_planning_job *j, bl_score *out, double *
     bl_problem problem = j->problem;
     problem.slots_per_rank = slots_per_rank;
     bl_status st = bl_evaluate(&problem, current, out, err);
-    if (st >= 0 && problem.timed != NULL && problem.rule == BL_RULE_EVEN && !j->idle) {
+    /* The shares that go with fractions are the plan's own. */
+    if (st >= 0 && problem.rule != BL_RULE_FRACTIONS && bl_timed_is_told(&problem) && !j->idle) {
         st = bl_timed_seconds(&problem, current, NULL, step_us, err);
         *step_us *= 1e6;
     }
@@ -160,7 +161,6 @@ bl_status bl_planning_run(const bl_loads *loads, const bl_model *model, const bl
     r.steps_per_scenario = (loads->n_steps + cap - 1) / cap;
     r.n_scenarios = (int)((loads->n_steps + r.steps_per_scenario - 1) / r.steps_per_scenario);
     BL_TRY(BL_CALLOC(r.jobs, r.n_jobs, err));
-    r.asked_before = bl_planning_asked_before(&r);
     bl_status st = bl_planning_make_jobs(&r, err);
     if (st >= 0)
         st = bl_planning_time_jobs(&r, topology, err);

@@ -64,7 +64,6 @@ struct bl_planning {
     const bl_planning_options *options;
     bl_progress *progress;
     size_t steps_per_scenario;
-    bool asked_before; /* the placement in force answers the same question */
     int n_scenarios, n_jobs;
     /* under a budget of replicas: slots per rank given out, gains predicted */
     int replica_levels;
@@ -155,9 +154,6 @@ json_t *bl_planning_explain(const bl_planning *r);
 
 /* planning_result.c */
 
-/* Was the placement in force made from nothing by this very question about this very load? Then the
- * answer is the placement in force: what a search goes on to find from there is chance. */
-bool bl_planning_asked_before(const bl_planning *r);
 void bl_planning_summarise(const bl_planning *r, bl_planning_summary *s);
 /* Hand the layers' placements over to a plan. */
 bl_status bl_planning_assemble(bl_planning *r, const bl_planning_summary *s, bl_plan *out,

@@ -5,7 +5,6 @@
 
 #include "core/mem.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 /* ---- the summary ------------------------------------------------------------------------------*/
@@ -195,35 +194,6 @@ static void add_load(json_t *p, const bl_planning *r) {
     }
     json_object_set_new(p, "slots", json_integer(r->options->capacity.n_slots));
     json_object_set_new(p, "masked_ranks", masked_ranks(r));
-}
-
-bool bl_planning_asked_before(const bl_planning *r) {
-    const bl_planning_options *o = r->options;
-    const json_t *was = o->current != NULL ? o->current->provenance : NULL;
-    if (was == NULL || r->loads->digest[0] == '\0' || json_object_get(was, "current") != NULL ||
-        o->solve.time_s > 0.0 || !json_is_true(json_object_get(was, "reproducible")))
-        return false;
-    if (o->keep_groups || o->min_copies > 1 || o->replica_budget >= 0 ||
-        json_object_get(was, "groups_kept") != NULL ||
-        json_object_get(was, "fault_domains") != NULL ||
-        json_object_get(was, "replica_budget") != NULL)
-        return false;
-    if (json_number_value(json_object_get(was, "half_life")) != fmax(o->half_life, 0.0))
-        return false;
-    if (o->objective == BL_OBJECTIVE_TIME &&
-        (json_number_value(json_object_get(was, "tokens_per_rank")) != o->tokens_per_rank ||
-         json_is_true(json_object_get(was, "overlap")) != o->overlap))
-        return false;
-    json_t *now = question_of(r), *value;
-    const char *key;
-    bool same = now != NULL;
-    if (same)
-        add_load(now, r);
-    json_object_foreach (now, key, value) {
-        same = same && json_equal(value, json_object_get(was, key));
-    }
-    json_decref(now);
-    return same;
 }
 
 /* How the plan came about; nothing in it depends on when or where it was made. */

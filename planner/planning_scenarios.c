@@ -52,8 +52,6 @@ double bl_planning_tail(const bl_planning *r) {
 static double min_gain_of(const bl_planning *r) {
     if (r->options->min_gain >= 0.0)
         return r->options->min_gain;
-    if (r->asked_before)
-        return 0.999999; /* no gain is so large */
     return bl_planning_tail(r) > 0.0 ? BL_ROBUST_MIN_GAIN : BL_MIN_GAIN_DEFAULT;
 }
 

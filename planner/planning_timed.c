@@ -30,7 +30,12 @@ static void scale_job(const bl_planning *r, bl_planning_job *j, double all) {
         if (rows > 0.0)
             j->scale[s] = asked > 0.0 ? asked / rows : 1.0 / (r->weight[s] * all);
     }
-    j->timed = (bl_timed){r->cost, j->scale, r->weight};
+    j->timed = (bl_timed){.cost = r->cost,
+                          .scale = j->scale,
+                          .weight = r->weight,
+                          .topology = r->topology,
+                          .dispatch = r->options->dispatch,
+                          .combine = r->options->combine};
     j->problem.timed = &j->timed;
 }
 

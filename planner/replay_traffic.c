@@ -90,9 +90,8 @@ bl_status bl_replay_traffic_of(const bl_replaying *r, const bl_traffic *traffic,
     for (int level = 0; level <= BL_MAX_LEVELS; level++)
         out->bytes[level] = out->dispatch[level] * there + out->combine[level] * back;
     out->remote_nodes = traffic->tokens > 0.0 ? traffic->remote_nodes / traffic->tokens : NAN;
-    out->busiest_dispatch = bl_traffic_busiest(traffic, traffic->dispatch, there);
-    out->busiest_combine = bl_traffic_busiest(traffic, traffic->combine, back);
-    return BL_OK;
+    BL_TRY(bl_traffic_busiest(traffic, traffic->dispatch, there, &out->busiest_dispatch, err));
+    return bl_traffic_busiest(traffic, traffic->combine, back, &out->busiest_combine, err);
 }
 
 void bl_replay_traffic_add(bl_traffic *all, const bl_traffic *step) {

@@ -11,12 +11,18 @@
 #define BETA 16.0
 /* Proposals between looks at the clock, the temperature and the interrupt flag. */
 #define STRIDE 256
-#define PROPOSALS_PER_SLOT 5000
+#define PROPOSALS_PER_SLOT 6250
+/* From a placement in force: half of them at a tenth of the heat find what pays for its moves (GLM-5.2's
+ * drifting windows are held as well, in as many moves), so that asking twice costs little. */
+#define PRICED_PART 0.5
 #define LEAST_PROPOSALS 10000
 #define EASY_SCENARIOS 32
 /* Temperatures, as parts of the cost: one change makes the more of it, the fewer slots there are. */
 #define HOTTEST_PER_SLOT 0.2
+#define HOTTEST_PRICED_PER_SLOT 0.02
 #define COLDEST_PER_SLOT 0.003
+/* Temperatures above the least that are never taken: once in ten million. */
+#define NEVER 16.0
 /* Looking for a copy of several. */
 #define SPARE_TRIES 8
 /* Rows of scenarios are padded to multiples of so many, and loops over them are written so that a
@@ -221,7 +227,8 @@ static void change_rank(const robust *r, int rank, const float *more, const floa
 
 static bool is_accepted(robust *r, double cost, double temperature) {
     const double worse = cost - r->cost;
-    return worse <= 0.0 || bl_rng_unit(r->rng) < exp(-worse / temperature);
+    return worse <= 0.0 ||
+           (worse < NEVER * temperature && bl_rng_unit(r->rng) < exp(-worse / temperature));
 }
 
 /* The proposal has become the placement: its ranks have been weighed. */
@@ -412,13 +419,16 @@ static int64_t default_proposals(const robust *r) {
     int64_t n = (int64_t)r->state.n_slots * PROPOSALS_PER_SLOT;
     if (scenarios > EASY_SCENARIOS)
         n = n * EASY_SCENARIOS / scenarios;
+    if (r->move_price > 0.0)
+        n = (int64_t)(PRICED_PART * (double)n);
     return n < LEAST_PROPOSALS ? LEAST_PROPOSALS : n;
 }
 
 static bl_status anneal(robust *r, const bl_robust_options *options) {
     const int64_t proposals = options->proposals > 0 ? options->proposals : default_proposals(r);
-    const double cooling = log(COLDEST_PER_SLOT / HOTTEST_PER_SLOT);
-    const double start = HOTTEST_PER_SLOT / r->state.n_slots * r->cost;
+    const double hottest = r->move_price > 0.0 ? HOTTEST_PRICED_PER_SLOT : HOTTEST_PER_SLOT;
+    const double cooling = log(COLDEST_PER_SLOT / hottest);
+    const double start = hottest / r->state.n_slots * r->cost;
     const bool has_spares = r->state.n_slots > r->state.n_experts;
     const double begin = options->time_s > 0.0 ? bl_now_s() : 0.0;
     for (int64_t n = 0;; n += STRIDE) {

@@ -283,8 +283,8 @@ typedef struct annealer {
 /* What is minimised, apart from the limit. */
 static double value_of(const annealer *a) {
     const state *s = &a->s;
-    return a->options->aim == BL_AIM_BALANCE ? balance_of(s) + a->options->move_price * s->moves
-                                             : s->crossing / a->unit;
+    return (a->options->aim == BL_AIM_BALANCE ? balance_of(s) : s->crossing / a->unit) +
+           a->options->move_price * s->moves;
 }
 
 static double excess_of(const annealer *a) {

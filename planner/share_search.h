@@ -27,7 +27,7 @@ typedef struct bl_share_options {
     uint64_t seed;
     int64_t proposals; /* 0: BL_SHARE_PROPOSALS */
     double time_s;     /* > 0: this long instead */
-    double move_price; /* in units of balance */
+    double move_price; /* what a move must save: of balance, or as a part of the rows that cross */
 } bl_share_options;
 
 #define BL_SHARE_PROPOSALS 20000

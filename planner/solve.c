@@ -17,6 +17,7 @@
 #include "planner/timed_solve.h"
 #include "planner/traffic_plan.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 const char *const bl_algorithm_names[] = {
@@ -118,9 +119,9 @@ static bl_status note_score(const bl_problem *problem, const bl_layer_placement 
     return BL_OK;
 }
 
-/* As if there were no current placement; then laid over it. */
-static bl_status search_afresh(const bl_problem *problem, const bl_solve_options *options,
-                               bl_solution *solution, bl_layer_placement *out, bl_error *err) {
+/* As if there were no current placement. */
+static bl_status find_afresh(const bl_problem *problem, const bl_solve_options *options,
+                             bl_solution *solution, bl_error *err) {
     bl_problem fresh = *problem;
     fresh.current = NULL;
     bl_layer_placement made = {0};
@@ -130,14 +131,28 @@ static bl_status search_afresh(const bl_problem *problem, const bl_solve_options
         st = note_score(&fresh, &made, &solution->phases.start, err);
     if (st >= 0)
         st = search_from(&fresh, options, solution, &made, err);
-    if (st >= 0 && problem->current != NULL) {
-        const bl_status aligned = bl_align(problem, &made, err);
-        st = aligned < 0 ? aligned : st;
-    }
     if (st < 0)
         bl_layer_placement_free(&made);
     else
-        *out = made;
+        solution->afresh = made;
+    return st;
+}
+
+/* That, laid over the current placement. */
+static bl_status search_afresh(const bl_problem *problem, const bl_solve_options *options,
+                               bl_solution *solution, bl_layer_placement *out, bl_error *err) {
+    bl_status st = BL_OK;
+    bl_layer_placement made;
+    if (solution->afresh.expert == NULL)
+        st = find_afresh(problem, options, solution, err);
+    BL_TRY(st);
+    BL_TRY(bl_layer_placement_copy(&solution->afresh, &made, err));
+    const bl_status aligned = problem->current != NULL ? bl_align(problem, &made, err) : BL_OK;
+    if (aligned < 0) {
+        bl_layer_placement_free(&made);
+        return aligned;
+    }
+    *out = made;
     return st;
 }
 
@@ -243,6 +258,10 @@ static bl_status plan_traffic(const bl_problem *problem, const bl_solve_options 
     BL_TRY(st);
     solution->nodes_improved_by_milp = result.improved_by_milp;
     solution->nodes_proven = result.proven;
+    if (result.changed) {
+        solution->kept_current = false;
+        solution->declined = 0.0;
+    }
     return st;
 }
 
@@ -295,14 +314,16 @@ static bl_status gap_of(const bl_problem *problem, double score, double *bound, 
     return BL_OK;
 }
 
-/* Time, where it can be told: not under rules that split each step anew or by source. */
+/* Time, where it can be told: not under rules that split each step anew, nor by source when none is
+ * known. */
 static bl_status account_time(const bl_problem *problem, bl_solution *solution, bl_error *err) {
     double seconds;
-    if (problem->timed == NULL || bl_problem_is_idle(problem) ||
-        (problem->rule != BL_RULE_EVEN && problem->rule != BL_RULE_FRACTIONS))
+    if (!bl_timed_is_told(problem) || bl_problem_is_idle(problem))
         return BL_OK;
     BL_TRY(bl_timed_seconds(problem, &solution->placement, solution->share, &seconds, err));
     solution->time.step_us = 1e6 * seconds;
+    if (problem->rule == BL_RULE_LOCAL) /* of a sample of tokens, and the bound of all */
+        solution->time.bound_us = fmin(solution->time.bound_us, solution->time.step_us);
     double gap;
     BL_TRY(gap_of(problem, solution->time.step_us, &solution->time.bound_us, "time", &gap, err));
     if (problem->objective == BL_OBJECTIVE_TIME)
@@ -365,6 +386,7 @@ static bl_status check_request(const bl_problem *problem, const bl_solve_options
     return BL_OK;
 }
 
+/* *solution is empty, but for what is known of a search from nothing. */
 static bl_status solve_once(const bl_problem *problem, const bl_solve_options *options,
                             bl_solution *solution, bl_error *err) {
     BL_TRY(bound(problem, solution, err));
@@ -375,7 +397,8 @@ static bl_status solve_once(const bl_problem *problem, const bl_solve_options *o
     return st;
 }
 
-/* Among experts and ranks in an order of their own, so that names do not matter. */
+/* Among experts and ranks in an order of their own, so that names do not matter. What is known of a search
+ * from nothing keeps that order's names, which are the same whatever is in force. */
 static bl_status solve_canonically(const bl_problem *problem, const bl_solve_options *options,
                                    bl_solution *solution, bl_error *err) {
     bl_canonical canonical;
@@ -395,6 +418,75 @@ static bl_status solve_canonically(const bl_problem *problem, const bl_solve_opt
     return st;
 }
 
+/* ---- a plan that stays ------------------------------------------------------------------------*/
+
+/* Every round gains min_gain; the second is rare. */
+#define MOST_ROUNDS 8
+
+/* Could a search that starts from the solution still gain enough to give it up? */
+static bool may_gain(const bl_problem *problem, const bl_solution *solution) {
+    if (problem->tail > 0.0 && problem->tail < 1.0)
+        return true; /* bounds speak of the mean */
+    const double left = 1.0 - problem->min_gain;
+    if (problem->objective == BL_OBJECTIVE_TIME)
+        return solution->time.step_us * left > solution->time.bound_us;
+    return is_robust(problem) ||
+           solution->score.max_over_mean * left > solution->bound.max_over_mean;
+}
+
+/* Take over what was found from the solution itself; what led there first is still told. */
+static bl_status go_on(const bl_problem *problem, bl_solution *solution, bl_solution *next,
+                       bl_error *err) {
+    next->phases = solution->phases;
+    next->improved_by_milp = next->improved_by_milp || solution->improved_by_milp;
+    next->nodes_improved_by_milp = next->nodes_improved_by_milp || solution->nodes_improved_by_milp;
+    bl_solution_free(solution);
+    *solution = *next;
+    *next = (bl_solution){0};
+    if (problem->current == NULL) {
+        solution->moves = 0;
+        return BL_OK;
+    }
+    solution->moves = bl_layer_moves(problem->current, &solution->placement);
+    return bl_align_slots(problem, &solution->placement, err);
+}
+
+/* One more search, from the solution; *rests when it changed nothing. */
+static bl_status solve_again(const bl_problem *problem, const bl_solve_options *options,
+                             bl_solution *solution, bool *rests, bl_error *err) {
+    bl_problem again = *problem;
+    again.current = &solution->placement;
+    again.declined = 0.0;
+    bl_solution next = {.afresh = solution->afresh};
+    solution->afresh = (bl_layer_placement){0};
+    bl_status st = solve_canonically(&again, options, &next, err);
+    *rests = next.kept_current;
+    if (st >= 0 && !*rests) {
+        const bl_status taken = go_on(problem, solution, &next, err);
+        st = taken < 0 ? taken : st;
+    } else {
+        solution->afresh = next.afresh;
+        next.afresh = (bl_layer_placement){0};
+    }
+    bl_solution_free(&next);
+    return st;
+}
+
+/* Whoever plans again from a plan, on the same load, is to get it back. So a plan is searched on from
+ * until that is so. */
+static bl_status solve_to_rest(const bl_problem *problem, const bl_solve_options *options,
+                               bl_solution *solution, bl_error *err) {
+    bl_status st = solve_canonically(problem, options, solution, err);
+    bool rests = solution->kept_current || options->algorithm == BL_ALG_EXACT ||
+                 options->time_s > 0.0 || problem->max_moves >= 0;
+    for (int round = 0; st == BL_OK && !rests && round < MOST_ROUNDS; round++) {
+        if (!may_gain(problem, solution))
+            break;
+        st = solve_again(problem, options, solution, &rests, err);
+    }
+    return st;
+}
+
 bl_status bl_solve(const bl_problem *problem, const bl_solve_options *options, bl_solution *out,
                    bl_error *err) {
     BL_TRY(check_request(problem, options, err));
@@ -403,7 +495,8 @@ bl_status bl_solve(const bl_problem *problem, const bl_solve_options *options, b
     bl_solution solution = {0};
     const bl_status st = named || bl_problem_is_idle(problem)
                              ? solve_once(problem, options, &solution, err)
-                             : solve_canonically(problem, options, &solution, err);
+                             : solve_to_rest(problem, options, &solution, err);
+    bl_layer_placement_free(&solution.afresh);
     if (st < 0) {
         bl_solution_free(&solution);
         return st;
@@ -414,6 +507,7 @@ bl_status bl_solve(const bl_problem *problem, const bl_solve_options *options, b
 
 void bl_solution_free(bl_solution *solution) {
     bl_layer_placement_free(&solution->placement);
+    bl_layer_placement_free(&solution->afresh);
     free(solution->share);
     *solution = (bl_solution){0};
 }

@@ -16,7 +16,12 @@
  * For time the same is done by timed_solve.h. Every result is scored by evaluate.h, whoever made it.
  * Under BL_RULE_FRACTIONS placements are searched under the even split and their shares levelled
  * afterwards; under nearest and fixed the search is that of share_search.h. Where rows between nodes
- * are to be few (problem->few_remote), traffic_plan.h is the last stage of a plan made from nothing.
+ * are to be few (problem->few_remote), traffic_plan.h is the last stage.
+ *
+ * Names of experts and of equal ranks do not matter (canonical.h). And a plan is at rest: search and auto go on
+ * from what they found, as if it were in force, until nothing is gained by min_gain any more. So whoever
+ * asks again on the same load, with the plan in force, gets it back. Not where moves are limited, which the next
+ * question would allow anew, nor where the clock ends the search.
  */
 #ifndef BL_PLANNER_SOLVE_H
 #define BL_PLANNER_SOLVE_H
@@ -73,6 +78,8 @@ typedef struct bl_solution {
     bool improved_by_milp; /* GLPK found a better placement than the search */
     bl_solve_phases phases;
     bool nodes_improved_by_milp, nodes_proven; /* the same of which nodes hold what (nodes.h) */
+    bl_layer_placement afresh; /* while solving: what a search from nothing finds, once it is known;
+                                  then empty. Owned */
 } bl_solution;
 
 typedef struct bl_solve_options {

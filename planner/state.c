@@ -58,21 +58,34 @@ static void load_rank(bl_state *state, int rank) {
     }
 }
 
+static double *node_of(const bl_state *state, int node) {
+    return state->most + row(state, node);
+}
+
+static void compare_children(bl_state *state, int node) {
+    const double *left = node_of(state, 2 * node), *right = node_of(state, 2 * node + 1);
+    double *into = node_of(state, node);
+    for (int s = 0; s < state->n_scenarios; s++)
+        into[s] = left[s] > right[s] ? left[s] : right[s];
+}
+
+/* Load a rank anew and tell those above. */
+static void reload_rank(bl_state *state, int rank) {
+    load_rank(state, rank);
+    for (int node = (state->n_leaves + rank) / 2; node > 0; node /= 2)
+        compare_children(state, node);
+}
+
 static void load_ranks_of(bl_state *state, int expert) {
     for (int slot = state->head[expert]; slot >= 0; slot = state->next[slot])
-        load_rank(state, state->rank[slot]);
+        reload_rank(state, state->rank[slot]);
 }
 
 static void sum_objective(bl_state *state) {
+    const double *most = node_of(state, 1);
     double sum = 0.0;
-    for (int s = 0; s < state->n_scenarios; s++) {
-        double most = 0.0;
-        for (int rank = 0; rank < state->n_ranks; rank++) {
-            const double load = state->rank_load[row(state, rank) + (size_t)s];
-            most = load > most ? load : most;
-        }
-        sum += most;
-    }
+    for (int s = 0; s < state->n_scenarios; s++)
+        sum += most[s];
     state->objective = sum;
 }
 
@@ -87,7 +100,13 @@ static bl_status allocate(const bl_problem *problem, bl_state *state, bl_error *
     BL_TRY(BL_CALLOC(state->copies, state->n_experts, err));
     BL_TRY(BL_CALLOC(state->head, state->n_experts, err));
     BL_TRY(BL_CALLOC(state->load, (size_t)state->n_experts * scenarios, err));
-    BL_TRY(BL_CALLOC(state->rank_load, (size_t)state->n_ranks * scenarios, err));
+    for (state->n_leaves = 1; state->n_leaves < state->n_ranks;)
+        state->n_leaves *= 2;
+    BL_TRY(BL_CALLOC(state->most, 2 * (size_t)state->n_leaves * scenarios, err));
+    for (size_t i = row(state, state->n_leaves + state->n_ranks);
+         i < row(state, 2 * state->n_leaves); i++)
+        state->most[i] = -1.0;
+    state->rank_load = node_of(state, state->n_leaves);
     BL_TRY(bl_holds_create(problem->n_ranks, problem->n_experts, &state->holds, err));
     return bl_holds_create(problem->n_ranks, problem->n_experts, &state->home, err);
 }
@@ -103,6 +122,8 @@ void bl_state_reset(bl_state *state, const int32_t *expert) {
         weigh_copies(state, e);
     for (int rank = 0; rank < state->n_ranks; rank++)
         load_rank(state, rank);
+    for (int node = state->n_leaves - 1; node > 0; node--)
+        compare_children(state, node);
     sum_objective(state);
 }
 
@@ -154,20 +175,72 @@ void bl_state_free(bl_state *state) {
     free(state->copies);
     free(state->head);
     free(state->load);
-    free(state->rank_load);
+    free(state->most);
     bl_holds_free(&state->holds);
     bl_holds_free(&state->home);
     *state = (bl_state){0};
 }
 
-int bl_state_busiest(const bl_state *state, int scenario) {
-    const double *load = state->rank_load + scenario;
-    int busiest = 0;
-    for (int rank = 1; rank < state->n_ranks; rank++) {
-        if (load[row(state, rank)] > load[row(state, busiest)])
-            busiest = rank;
+/* From a node to the first of its leaves with its load. Siblings passed by are added to list[*n], if there is
+ * one. */
+static int leaf_of(const bl_state *state, int node, int scenario, int *list, int *n) {
+    while (node < state->n_leaves) {
+        const double load = node_of(state, node)[scenario];
+        const int child = node_of(state, 2 * node)[scenario] == load ? 2 * node : 2 * node + 1;
+        if (list != NULL)
+            list[(*n)++] = child ^ 1;
+        node = child;
     }
-    return busiest;
+    return node;
+}
+
+int bl_state_busiest(const bl_state *state, int scenario) {
+    return leaf_of(state, 1, scenario, NULL, NULL) - state->n_leaves;
+}
+
+/* Number of a node's first leaf. */
+static int first_leaf(const bl_state *state, int node) {
+    while (node < state->n_leaves)
+        node *= 2;
+    return node;
+}
+
+void bl_state_three_busiest(const bl_state *state, int scenario, int rank[3]) {
+    int list[3 * 32] = {1}, n = 1; /* what is left, as subtrees; at most 32 on each way down */
+    for (int i = 0; i < 3; i++) {
+        int best = -1;
+        for (int at = 0; at < n; at++) {
+            const double load = node_of(state, list[at])[scenario];
+            const double most = best >= 0 ? node_of(state, list[best])[scenario] : -1.0;
+            if (load > most || (load == most && best >= 0 &&
+                                first_leaf(state, list[at]) < first_leaf(state, list[best])))
+                best = at;
+        }
+        rank[i] = -1;
+        if (best < 0)
+            continue;
+        const int node = list[best];
+        list[best] = list[--n];
+        rank[i] = leaf_of(state, node, scenario, list, &n) - state->n_leaves;
+    }
+}
+
+/* The larger of `most` and what is below a node. */
+static double busiest_below(const bl_state *state, int node, int scenario, double most,
+                            bl_state_skip skip, const void *context) {
+    if (node_of(state, node)[scenario] <= most)
+        return most;
+    if (node >= state->n_leaves)
+        return skip(node - state->n_leaves, context) ? most : node_of(state, node)[scenario];
+    const int left = 2 * node;
+    const bool right_first = node_of(state, left + 1)[scenario] > node_of(state, left)[scenario];
+    most = busiest_below(state, left + right_first, scenario, most, skip, context);
+    return busiest_below(state, left + !right_first, scenario, most, skip, context);
+}
+
+double bl_state_busiest_but(const bl_state *state, int scenario, bl_state_skip skip,
+                            const void *context) {
+    return busiest_below(state, 1, scenario, 0.0, skip, context);
 }
 
 void bl_state_store(const bl_state *state, bl_layer_placement *placement) {
@@ -251,8 +324,8 @@ void bl_state_swap(bl_state *state, int p, int q) {
     link_copy(state, q, a);
     state->weight[p] = state->weight[q];
     state->weight[q] = weight;
-    load_rank(state, state->rank[p]);
-    load_rank(state, state->rank[q]);
+    reload_rank(state, state->rank[p]);
+    reload_rank(state, state->rank[q]);
     sum_objective(state);
 }
 
@@ -261,7 +334,7 @@ void bl_state_replace(bl_state *state, int p, int expert) {
     unlink_copy(state, p);
     link_copy(state, p, expert);
     state->weight[p] = 0.0;
-    load_rank(state, state->rank[p]);
+    reload_rank(state, state->rank[p]);
     if (old != BL_NO_EXPERT) {
         weigh_copies(state, old);
         load_ranks_of(state, old);

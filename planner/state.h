@@ -23,14 +23,18 @@
 
 typedef struct bl_state {
     int n_experts, n_ranks, n_slots, n_scenarios;
-    const int *begin;      /* [n_ranks + 1]; borrowed from the placement it was made of */
-    int32_t *expert;       /* [n_slots] or BL_NO_EXPERT */
-    int *rank;             /* [n_slots] owner of a slot */
-    int *copies;           /* [n_experts] */
-    int *head;             /* [n_experts] first slot of an expert's chain, or -1 */
-    int *next;             /* [n_slots] next slot of the same expert, or -1 */
-    double *load;          /* [n_experts][n_scenarios] of the expert, all copies together */
-    double *rank_load;     /* [n_ranks][n_scenarios] */
+    const int *begin;  /* [n_ranks + 1]; borrowed from the placement it was made of */
+    int32_t *expert;   /* [n_slots] or BL_NO_EXPERT */
+    int *rank;         /* [n_slots] owner of a slot */
+    int *copies;       /* [n_experts] */
+    int *head;         /* [n_experts] first slot of an expert's chain, or -1 */
+    int *next;         /* [n_slots] next slot of the same expert, or -1 */
+    double *load;      /* [n_experts][n_scenarios] of the expert, all copies together */
+    double *rank_load; /* [n_ranks][n_scenarios]; the leaves of `most` */
+    /* [2 * n_leaves][n_scenarios]: a node has the larger load of its children 2 node and 2 node + 1, ranks
+     * are leaves n_leaves and on (-1: no rank), node 1 is the busiest. So a change costs O(log n_ranks). */
+    double *most;
+    int n_leaves;
     double *weight;        /* [n_slots] of the copy, summed over scenarios; 0 for a hole */
     const bl_rules *rules; /* of the problem; borrowed */
     bl_holds holds;
@@ -52,6 +56,17 @@ void bl_state_reset(bl_state *state, const int32_t *expert);
 
 /* The rank with the largest load in `scenario`, the first of equals. */
 int bl_state_busiest(const bl_state *state, int scenario);
+
+/* The three with the largest, in that order; -1 where there are fewer ranks. */
+void bl_state_three_busiest(const bl_state *state, int scenario, int rank[3]);
+
+/* True for a rank that is left out. */
+typedef bool (*bl_state_skip)(int rank, const void *context);
+
+/* The largest load in `scenario` among the ranks that are not skipped; 0 if there is none.
+ * O(skipped * log n_ranks). */
+double bl_state_busiest_but(const bl_state *state, int scenario, bl_state_skip skip,
+                            const void *context);
 
 /* Write the slots' experts to a placement of the same shape. */
 void bl_state_store(const bl_state *state, bl_layer_placement *placement);

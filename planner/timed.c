@@ -4,13 +4,31 @@
 #include "core/split.h"
 #include "planner/evaluate.h"
 #include "planner/greedy.h"
+#include "planner/traffic.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-/* Seconds of every scenario: out[n_scenarios]. */
-static bl_status scenarios_s(const bl_problem *problem, const bl_layer_placement *placement,
-                             const double *share, double *out, bl_error *err) {
+bool bl_timed_knows_sources(const bl_problem *problem) {
+    const bl_timed *timed = problem->timed;
+    return timed != NULL && timed->topology != NULL && problem->sources != NULL &&
+           problem->sites != NULL &&
+           (problem->sources->n_tokens > 0 ||
+            !(bl_traffic_needs_tokens(timed->dispatch, timed->combine) ||
+              problem->rule == BL_RULE_LOCAL));
+}
+
+bool bl_timed_is_told(const bl_problem *problem) {
+    if (problem->timed == NULL || problem->rule == BL_RULE_PER_STEP)
+        return false;
+    return !bl_rule_needs_sources(problem->rule) || bl_timed_knows_sources(problem);
+}
+
+/* ---- seconds of every scenario: out[n_scenarios] ----------------------------------------------*/
+
+/* As if rows came evenly from all ranks. */
+static bl_status even_s(const bl_problem *problem, const bl_layer_placement *placement,
+                        const double *share, double *out, bl_error *err) {
     const bl_timed *timed = problem->timed;
     double *slot_rows, *rank_rows = NULL;
     BL_TRY(BL_CALLOC(slot_rows, bl_layer_n_slots(placement), err));
@@ -30,6 +48,46 @@ static bl_status scenarios_s(const bl_problem *problem, const bl_layer_placement
     }
     free(slot_rows);
     free(rank_rows);
+    return st;
+}
+
+typedef struct travel {
+    bl_traffic traffic;
+    bl_source_split *split;
+    double *slot_rows, *scratch;
+} travel;
+
+static bl_status travel_open(const bl_problem *problem, const bl_layer_placement *placement,
+                             const double *share, travel *t, bl_error *err) {
+    const bl_timed *timed = problem->timed;
+    BL_TRY(bl_traffic_create(timed->topology, problem->sites, timed->dispatch, timed->combine,
+                             &t->traffic, err));
+    BL_TRY(BL_CALLOC(t->slot_rows, bl_layer_n_slots(placement), err));
+    BL_TRY(BL_CALLOC(t->scratch, bl_cost_scratch(timed->cost), err));
+    return bl_source_split_create(placement, problem->rule,
+                                  problem->rule == BL_RULE_FRACTIONS ? share : NULL, problem->sites,
+                                  problem->sources->n_sources, &t->split, err);
+}
+
+/* With the rows that travel. */
+static bl_status real_s(const bl_problem *problem, const bl_layer_placement *placement,
+                        const double *share, double *out, bl_error *err) {
+    const bl_timed *timed = problem->timed;
+    travel t = {0};
+    bl_status st = travel_open(problem, placement, share, &t, err);
+    for (int s = 0; st >= 0 && s < problem->n_scenarios; s++) {
+        bl_traffic_clear(&t.traffic);
+        st = bl_source_split_rows(t.split, problem->sources, s, t.slot_rows, &t.traffic, err);
+        for (int slot = 0; slot < bl_layer_n_slots(placement); slot++)
+            t.slot_rows[slot] *= timed->scale[s];
+        if (st >= 0)
+            out[s] = bl_cost_traffic_s(timed->cost, placement, t.slot_rows, t.traffic.dispatch,
+                                       t.traffic.combine, timed->scale[s], t.scratch);
+    }
+    bl_source_split_free(t.split);
+    bl_traffic_free(&t.traffic);
+    free(t.slot_rows);
+    free(t.scratch);
     return st;
 }
 
@@ -74,7 +132,8 @@ static bl_status value_of(const bl_problem *problem, const bl_layer_placement *p
     BL_TRY(BL_CALLOC(seconds, problem->n_scenarios, err));
     bl_status st = share == NULL ? even_shares(placement, &even, err) : BL_OK;
     if (st >= 0)
-        st = scenarios_s(problem, placement, share != NULL ? share : even, seconds, err);
+        st = (bl_timed_knows_sources(problem) ? real_s : even_s)(
+            problem, placement, share != NULL ? share : even, seconds, err);
     if (st >= 0)
         *out = sum_up(problem, tail, seconds);
     free(seconds);

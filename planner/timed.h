@@ -13,8 +13,15 @@
  * scaled to the rows of one step, either its own mean step or the operating point asked for
  * (--tokens-per-rank).
  *
+ * Where the trace tells the ranks that tokens come from, T is priced with the rows that really travel
+ * (cost.h, bl_cost_traffic_s), as replay does. The search itself goes on by even sources, which it can score
+ * a change of in microseconds; its results are compared, kept or dropped by the real ones, and changed for
+ * traffic where that takes less time (traffic_plan.h).
+ *
  * A lower bound on T(s) for every placement of the problem's shape: dispatch, experts and combine
- * have one each, and they add up (with overlap the larger counts).
+ * have one each, and they add up (with overlap the larger counts). With real sources, under dispatch
+ * by assignment, what counts is what must leave: of the rows born on a rank (or in a domain at the top) all
+ * but those of as many experts as it has slots, the ones it asks for most.
  *
  *     dispatch, combine  whatever the placement, rows x seconds per row is the same sum over ports
  *                        in their own units: some port has at least total / sum(1 / seconds). And
@@ -45,7 +52,18 @@ typedef struct bl_timed {
     const bl_cost *cost;
     const double *scale;  /* [n_scenarios] rows of one step per unit of the scenario's load */
     const double *weight; /* [n_scenarios] part of all steps; they sum to 1 */
+    /* How rows travel, for problems that know where they come from; NULL: they come evenly from all
+     * ranks, whatever the problem knows. */
+    const bl_topology *topology;
+    bl_dispatch dispatch, combine;
 } bl_timed;
+
+/* Are the rows that really travel priced? The trace tells sources, and tokens where the modes need them. */
+bool bl_timed_knows_sources(const bl_problem *problem);
+
+/* Can time be told under the problem's rule? Where shares depend on sources, those must be known; where they
+ * are made anew each step, it cannot. */
+bool bl_timed_is_told(const bl_problem *problem);
 
 /* T in seconds of a placement that keeps the hard rules, mean over scenarios. share[n_slots] as in
  * core/split.h; NULL: the even split. problem->timed is there. */

@@ -3,10 +3,12 @@
 
 #include "core/mem.h"
 #include "planner/bounds.h"
+#include "planner/sources.h"
 
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct bounder {
     const bl_problem *problem;
@@ -65,6 +67,51 @@ static double exchange_s(const bounder *b, const double *price, double hottest) 
     double bound = fmax(b->total * spread(b, price), hottest * least(b, price));
     for (int level = 0; level < b->rates->n_groupings; level++)
         bound = fmax(bound, b->total * spread_ports(b, level, price));
+    return bound;
+}
+
+/* Rows of scenario s that are born on the ranks first .. of one domain of `level` and that no placement serves
+ * there: all but those of as many experts as the domain has slots, the ones it asks for most. */
+static double leaving(const bounder *b, int s, int level, int first) {
+    const bl_problem *p = b->problem;
+    const bl_topology *t = p->timed->topology;
+    double all = 0.0, stay = 0.0;
+    int slots = 0;
+    memset(b->sorted, 0, (size_t)p->n_experts * sizeof *b->sorted);
+    for (int g = first; g < (level == 0 ? first + 1 : p->n_ranks); g++) {
+        if (level > 0 && bl_topology_domain(t, level, g) != bl_topology_domain(t, level, first))
+            continue;
+        slots += p->slots_per_rank[g];
+        for (int e = 0; g < p->sources->n_sources && e < p->n_experts; e++)
+            b->sorted[e] += bl_sources_load(p->sources, s, g)[e];
+    }
+    qsort(b->sorted, (size_t)p->n_experts, sizeof *b->sorted, ascending);
+    for (int e = 0; e < p->n_experts; e++) {
+        all += b->sorted[e];
+        stay += e >= p->n_experts - slots ? b->sorted[e] : 0.0;
+    }
+    return fmax(all - stay, 0.0) * p->timed->scale[s] * (1.0 - 1e-9);
+}
+
+/* The same where it is known where rows come from: what ranks, and domains at the top, must send away. Rows
+ * sent once for several experts are told by no loads. */
+static double real_exchange_s(const bounder *b, int s, bool back) {
+    const bl_problem *p = b->problem;
+    const int top = p->timed->topology->n_levels;
+    double bound = 0.0;
+    if ((back ? p->timed->combine : p->timed->dispatch) != BL_DISPATCH_ASSIGNMENT ||
+        p->rule == BL_RULE_LOCAL) /* whose rows are those of a sample */
+        return 0.0;
+    for (int g = 0; g < p->n_ranks; g++) {
+        bound = fmax(bound, leaving(b, s, 0, g) * bl_cost_leave_rank_s(p->timed->cost, g, back));
+        bool seen = top < 2;
+        for (int h = 0; h < g && !seen; h++)
+            seen = bl_topology_domain(p->timed->topology, top - 1, h) ==
+                   bl_topology_domain(p->timed->topology, top - 1, g);
+        if (!seen)
+            bound = fmax(bound,
+                         leaving(b, s, top - 1, g) * bl_cost_leave_domain_s(p->timed->cost, back));
+    }
     return bound;
 }
 
@@ -189,10 +236,14 @@ static bl_status scenario(bounder *b, int s, bl_timed_bound *out, bl_error *err)
         experts = (bl_timed_bound){active, "active"};
     if (slot > experts.seconds)
         experts = (bl_timed_bound){slot, "slot"};
-    *out = (bl_timed_bound){bl_cost_total_s(b->rates, exchange_s(b, b->rates->in_s, hottest),
-                                            exchange_s(b, b->rates->out_s, hottest),
-                                            least_attention_s(b) + experts.seconds),
-                            experts.kind};
+    const bool real = bl_timed_knows_sources(p);
+    const double in_s =
+        real ? real_exchange_s(b, s, false) : exchange_s(b, b->rates->in_s, hottest);
+    const double out_s =
+        real ? real_exchange_s(b, s, true) : exchange_s(b, b->rates->out_s, hottest);
+    *out = (bl_timed_bound){
+        bl_cost_total_s(b->rates, in_s, out_s, least_attention_s(b) + experts.seconds),
+        experts.kind};
     return BL_OK;
 }
 

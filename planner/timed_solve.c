@@ -5,6 +5,7 @@
 #include "planner/greedy.h"
 #include "planner/search.h"
 #include "planner/timed.h"
+#include "planner/traffic_plan.h"
 
 #define MICRO 1e-6
 
@@ -70,9 +71,9 @@ static bl_status level_tokens(const bl_problem *problem, const bl_solve_options 
     return bl_search(&tokens, &search, out, err);
 }
 
-/* From both starts, as if nothing were in force; then laid over what is. */
-static bl_status solve_afresh(const bl_problem *problem, const bl_solve_options *options,
-                              const bl_solution *solution, bl_layer_placement *out, bl_error *err) {
+/* From both starts, as if nothing were in force. */
+static bl_status find_afresh(const bl_problem *problem, const bl_solve_options *options,
+                             bl_solution *solution, bl_error *err) {
     bl_problem fresh = *problem;
     fresh.current = NULL;
     bl_layer_placement level = {0}, cold = {0};
@@ -90,14 +91,30 @@ static bl_status solve_afresh(const bl_problem *problem, const bl_solve_options 
         st = keep_better(&fresh, &level, &cold, err);
     else
         bl_layer_placement_free(&cold);
-    if (st >= 0 && problem->current != NULL)
-        st = bl_align(problem, &level, err);
     if (st < 0) {
         bl_layer_placement_free(&level);
         return st;
     }
-    *out = level;
+    solution->afresh = level;
     return limited ? BL_LIMIT : BL_OK;
+}
+
+/* That, laid over what is in force. */
+static bl_status solve_afresh(const bl_problem *problem, const bl_solve_options *options,
+                              bl_solution *solution, bl_layer_placement *out, bl_error *err) {
+    bl_status st = BL_OK;
+    bl_layer_placement made;
+    if (solution->afresh.expert == NULL)
+        st = find_afresh(problem, options, solution, err);
+    BL_TRY(st);
+    BL_TRY(bl_layer_placement_copy(&solution->afresh, &made, err));
+    const bl_status aligned = problem->current != NULL ? bl_align(problem, &made, err) : BL_OK;
+    if (aligned < 0) {
+        bl_layer_placement_free(&made);
+        return aligned;
+    }
+    *out = made;
+    return st;
 }
 
 static bl_status solve_anchored(const bl_problem *problem, const bl_solve_options *options,
@@ -137,11 +154,17 @@ static bl_status keep_current(const bl_problem *problem, bl_solution *solution, 
 
 bl_status bl_timed_solve(const bl_problem *problem, const bl_solve_options *options,
                          bl_solution *solution, bl_error *err) {
+    const bl_traffic_plan_options traffic = {.seed = options->seed,
+                                             .proposals = options->iterations};
+    bl_traffic_plan_result result;
     BL_TRY(check(problem, options, err));
-    if (problem->current == NULL)
-        return solve_afresh(problem, options, solution, &solution->placement, err);
-    const bl_status st = solve_anchored(problem, options, solution, err);
+    const bl_status st = problem->current != NULL
+                             ? solve_anchored(problem, options, solution, err)
+                             : solve_afresh(problem, options, solution, &solution->placement, err);
     BL_TRY(st);
-    BL_TRY(keep_current(problem, solution, err));
+    if (st == BL_OK && bl_timed_knows_sources(problem))
+        BL_TRY(bl_traffic_plan(problem, &traffic, &solution->placement, &result, err));
+    if (problem->current != NULL)
+        BL_TRY(keep_current(problem, solution, err));
     return st;
 }

@@ -9,6 +9,34 @@
 
 /* ---- the meter ------------------------------------------------------------------------------- */
 
+/* As bl_dispatch_gateway() has it, for all sources at once: clusters of thousands of ranks. */
+static bl_status find_gateways(bl_traffic *t, bl_error *err) {
+    const int *node = t->sites->node, n_nodes = t->sites->n_nodes;
+    int *size, *place = NULL, *first = NULL, *member = NULL;
+    bl_status st;
+    BL_TRY(BL_CALLOC(size, n_nodes, err));
+    BL_TRY_GOTO(st, BL_CALLOC(first, n_nodes + 1, err), done);
+    BL_TRY_GOTO(st, BL_CALLOC(place, t->n_ranks, err), done);
+    BL_TRY_GOTO(st, BL_CALLOC(member, t->n_ranks, err), done);
+    for (int rank = 0; rank < t->n_ranks; rank++)
+        place[rank] = size[node[rank]]++;
+    for (int n = 0; n < n_nodes; n++)
+        first[n + 1] = first[n] + size[n];
+    for (int rank = 0; rank < t->n_ranks; rank++)
+        member[first[node[rank]] + place[rank]] = rank;
+    for (int rank = 0; rank < t->n_ranks; rank++) {
+        int *gateway = t->gateway + (size_t)rank * (size_t)n_nodes;
+        for (int n = 0; n < n_nodes; n++)
+            gateway[n] = n == node[rank] ? rank : member[first[n] + place[rank] % size[n]];
+    }
+done:
+    free(size);
+    free(first);
+    free(place);
+    free(member);
+    return st;
+}
+
 bl_status bl_traffic_create(const bl_topology *topology, const bl_sites *sites,
                             bl_dispatch dispatch, bl_dispatch combine, bl_traffic *out,
                             bl_error *err) {
@@ -26,10 +54,10 @@ bl_status bl_traffic_create(const bl_topology *topology, const bl_sites *sites,
         bl_traffic_free(&made);
         return BL_ERR_NOMEM;
     }
-    for (int rank = 0; rank < made.n_ranks; rank++) {
-        for (int node = 0; node < sites->n_nodes; node++)
-            made.gateway[(size_t)rank * nodes + (size_t)node] =
-                bl_dispatch_gateway(sites->node, made.n_ranks, rank, node);
+    const bl_status st = find_gateways(&made, err);
+    if (st < 0) {
+        bl_traffic_free(&made);
+        return st;
     }
     *out = made;
     return BL_OK;
@@ -69,48 +97,46 @@ void bl_traffic_levels(const bl_traffic *traffic, double dispatch[BL_MAX_LEVELS 
     }
 }
 
-/* Rows and seconds that the domain `domain` of level - 1 sends (or receives) over `level`. A rank's
- * own port carries one pair after another, each at the pair's bandwidth. */
-static bl_port port_of(const bl_traffic *t, const double *rows, double row_bytes, int level,
-                       int domain, bool receives) {
+/* Rows and seconds of every port at one level: [domain of level - 1][sends, receives]. A rank's own port
+ * carries one pair after another, each at the pair's bandwidth. */
+static void add_pairs(const bl_traffic *t, const double *rows, double row_bytes, int level,
+                      bl_port *ports) {
     const bl_level *costs = &t->topology->levels[level];
-    bl_port port = {.level = level, .domain = domain, .receives = receives};
+    const double sent_s = row_bytes / (costs->out_bytes_per_s.value * costs->ports.value);
+    const double received_s = row_bytes / (costs->in_bytes_per_s.value * costs->ports.value);
     for (int from = 0; from < t->n_ranks; from++) {
         for (int to = 0; to < t->n_ranks; to++) {
             const double moved = rows[(size_t)from * (size_t)t->n_ranks + (size_t)to];
-            const int inside = receives ? to : from;
-            if (moved <= 0.0 || bl_topology_domain(t->topology, level - 1, inside) != domain ||
-                bl_topology_level(t->topology, from, to) != level)
+            if (moved <= 0.0 || bl_topology_level(t->topology, from, to) != level)
                 continue;
-            port.rows += moved;
-            if (level == 1)
-                port.seconds += moved * row_bytes / bl_topology_bytes_per_s(t->topology, from, to);
+            const double pair_s =
+                level == 1 ? row_bytes / bl_topology_bytes_per_s(t->topology, from, to) : 0.0;
+            bl_port *out = &ports[2 * bl_topology_domain(t->topology, level - 1, from)];
+            bl_port *in = &ports[2 * bl_topology_domain(t->topology, level - 1, to) + 1];
+            out->rows += moved;
+            out->seconds += moved * (level == 1 ? pair_s : sent_s);
+            in->rows += moved;
+            in->seconds += moved * (level == 1 ? pair_s : received_s);
         }
     }
-    const double rate = receives ? costs->in_bytes_per_s.value : costs->out_bytes_per_s.value;
-    if (level > 1)
-        port.seconds = port.rows * row_bytes / (rate * costs->ports.value);
-    return port;
 }
 
-bl_port bl_traffic_busiest(const bl_traffic *traffic, const double *rows, double row_bytes) {
-    bl_port busiest = {.level = 1};
+bl_status bl_traffic_busiest(const bl_traffic *traffic, const double *rows, double row_bytes,
+                             bl_port *out, bl_error *err) {
+    bl_port busiest = {.level = 1}, *ports;
+    BL_TRY(BL_CALLOC(ports, 2 * (size_t)traffic->n_ranks, err));
     for (int level = 1; level <= traffic->topology->n_levels; level++) {
-        int n_domains = 0;
-        for (int rank = 0; rank < traffic->n_ranks; rank++) {
-            const int domain = bl_topology_domain(traffic->topology, level - 1, rank);
-            n_domains = domain >= n_domains ? domain + 1 : n_domains;
-        }
-        for (int domain = 0; domain < n_domains; domain++) {
-            for (int receives = 0; receives < 2; receives++) {
-                const bl_port port =
-                    port_of(traffic, rows, row_bytes, level, domain, receives != 0);
-                if (port.seconds > busiest.seconds)
-                    busiest = port;
-            }
+        for (int i = 0; i < 2 * traffic->n_ranks; i++)
+            ports[i] = (bl_port){.level = level, .domain = i / 2, .receives = i % 2 != 0};
+        add_pairs(traffic, rows, row_bytes, level, ports);
+        for (int i = 0; i < 2 * traffic->n_ranks; i++) {
+            if (ports[i].seconds > busiest.seconds)
+                busiest = ports[i];
         }
     }
-    return busiest;
+    free(ports);
+    *out = busiest;
+    return BL_OK;
 }
 
 /* ---- one token ------------------------------------------------------------------------------- */

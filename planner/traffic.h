@@ -64,7 +64,8 @@ typedef struct bl_port {
     double rows, seconds; /* seconds: rows x row_bytes over all ports of the domain */
 } bl_port;
 /* rows[n_ranks][n_ranks] is one of the two matrices above. */
-bl_port bl_traffic_busiest(const bl_traffic *traffic, const double *rows, double row_bytes);
+bl_status bl_traffic_busiest(const bl_traffic *traffic, const double *rows, double row_bytes,
+                             bl_port *out, bl_error *err);
 
 /* A rule at work on a placement. The placement (hard rules kept) and sites must outlive it. */
 typedef struct bl_source_split bl_source_split;

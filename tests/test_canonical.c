@@ -1,5 +1,5 @@
 /* Names say nothing: who permutes experts, or ranks that are alike, gets the same plan, permuted; under every
- * objective, with rules and from placements in force. */
+ * objective, with rules and from placements in force. And a plan made from a plan is that plan. */
 #include "tests/support/brute.h"
 #include "tests/support/support.h"
 
@@ -71,7 +71,7 @@ static void make(world *w, question q, instance *in) {
         in->scale[s] = 1.0;
         in->weight[s] = 1.0 / p->n_scenarios;
     }
-    in->timed = (bl_timed){w->cost[p->n_ranks], in->scale, in->weight};
+    in->timed = (bl_timed){.cost = w->cost[p->n_ranks], .scale = in->scale, .weight = in->weight};
     if (q == TIME) {
         p->timed = &in->timed;
         p->objective = BL_OBJECTIVE_TIME;
@@ -218,9 +218,38 @@ static void names_say_nothing(void **state) {
     assert_true(moved > 25);
 }
 
+static void a_plan_from_a_plan_is_that_plan(void **state) {
+    world *w = *state;
+    bl_solve_options options = BL_SOLVE_OPTIONS_INIT;
+    options.algorithm = BL_ALG_SEARCH;
+    options.iterations = 300; /* little: a second search would find something */
+    for (int round = 0; round < 25 * N_QUESTIONS; round++) {
+        const question q = (question)(round % N_QUESTIONS);
+        instance in;
+        bl_solution first, second;
+        make(w, q, &in);
+        in.r.problem.max_moves = -1;
+        in.r.problem.min_gain = round % 3 == 0 ? 0.0 : 0.005;
+        if (bl_solve(&in.r.problem, &options, &first, NULL) < 0)
+            continue;
+        bl_problem again = in.r.problem;
+        again.current = &first.placement;
+        again.declined = first.declined;
+        bl_error err;
+        assert_ok(bl_solve(&again, &options, &second, &err));
+        assert_int_equal(second.moves, 0);
+        assert_memory_equal(first.placement.expert, second.placement.expert,
+                            (size_t)bl_layer_n_slots(&first.placement) *
+                                sizeof *first.placement.expert);
+        bl_solution_free(&first);
+        bl_solution_free(&second);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_say_nothing),
+        cmocka_unit_test(a_plan_from_a_plan_is_that_plan),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

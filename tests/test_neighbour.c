@@ -108,7 +108,8 @@ static void test_improves_what_the_search_leaves(void **state) {
                                     .n_scenarios = 4,
                                     .load = load,
                                     .slots_per_rank = slots,
-                                    .max_moves = -1};
+                                    .max_moves = -1,
+                                    .min_gain = BL_MIN_GAIN_DEFAULT};
         bl_solve_options options = BL_SOLVE_OPTIONS_INIT;
         bl_solution search, automatic, again;
         options.algorithm = BL_ALG_SEARCH;

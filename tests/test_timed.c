@@ -152,7 +152,7 @@ static void compare_with_brute_force(bool apart, int *optimal, int *close) {
         }
         for (int s = 0; s < p->n_scenarios; s++)
             weight[s] /= total;
-        const bl_timed timed = {cost, scale, weight};
+        const bl_timed timed = {.cost = cost, .scale = scale, .weight = weight};
         p->timed = &timed;
         p->objective = BL_OBJECTIVE_TIME;
         if (!bl_problem_is_idle(p)) {
@@ -259,7 +259,7 @@ static void decode_copies_what_is_cold(void **state) {
     static const double load[] = {40, 30, 20, 20, 10, 10, 0, 0}, one = 1.0;
     bl_topology topology = topology_of(machines[0]);
     bl_cost *cost = cost_of(&topology, 4, false);
-    const bl_timed timed = {cost, &one, &one};
+    const bl_timed timed = {.cost = cost, .scale = &one, .weight = &one};
     bl_problem problem = regime(load, &timed, BL_OBJECTIVE_TOKENS);
     bl_solution tokens = solve(&problem);
     problem.objective = BL_OBJECTIVE_TIME;
@@ -282,7 +282,7 @@ static void prefill_copies_what_is_hot(void **state) {
     static const double load[] = {40, 30, 20, 20, 10, 10, 0, 0}, scale = 1000.0, one = 1.0;
     bl_topology topology = topology_of(machines[0]);
     bl_cost *cost = cost_of(&topology, 4, false);
-    const bl_timed timed = {cost, &scale, &one};
+    const bl_timed timed = {.cost = cost, .scale = &scale, .weight = &one};
     bl_problem problem = regime(load, &timed, BL_OBJECTIVE_TIME);
     bl_solution time = solve(&problem);
     assert_true(fabs(time.score.max_over_mean - 1.0) < 0.03);
@@ -300,7 +300,7 @@ static void each_phase_copies_its_own(void **state) {
     static const double one = 1.0;
     bl_topology topology = topology_of(machines[0]);
     bl_cost *cost = cost_of(&topology, 4, false);
-    const bl_timed timed = {cost, &one, &one};
+    const bl_timed timed = {.cost = cost, .scale = &one, .weight = &one};
     for (int objective = BL_OBJECTIVE_TOKENS; objective <= BL_OBJECTIVE_TIME; objective++) {
         bl_problem problem = regime(prefill, &timed, (bl_objective)objective);
         bl_solution solution = solve(&problem);
@@ -325,7 +325,7 @@ static void fast_ranks_take_more(void **state) {
         topology.levels[level].in_bytes_per_s.value = topology.levels[level].out_bytes_per_s.value =
             1e12;
     bl_cost *cost = cost_of(&topology, 4, false);
-    const bl_timed timed = {cost, &scale, &one};
+    const bl_timed timed = {.cost = cost, .scale = &scale, .weight = &one};
     bl_problem problem = regime(load, &timed, BL_OBJECTIVE_TIME);
     problem.slots_per_rank = slots;
     bl_solution time = solve(&problem);
@@ -344,7 +344,8 @@ static void overlap_by_hand(void **state) {
     bl_topology topology = topology_of(machines[0]);
     bl_cost *apart = cost_of(&topology, 4, false), *beside = cost_of(&topology, 4, true);
     bl_error err;
-    const bl_timed with = {beside, &one, &one}, without = {apart, &one, &one};
+    const bl_timed with = {.cost = beside, .scale = &one, .weight = &one};
+    const bl_timed without = {.cost = apart, .scale = &one, .weight = &one};
     bl_problem problem = regime(load, &with, BL_OBJECTIVE_TIME);
     static const int slots[] = {2, 2, 2, 2};
     problem.slots_per_rank = slots;
@@ -368,7 +369,7 @@ static void current_stays_and_limits_hold(void **state) {
     static const double load[] = {40, 30, 20, 20, 10, 10, 0, 0}, one = 1.0;
     bl_topology topology = topology_of(machines[0]);
     bl_cost *cost = cost_of(&topology, 4, false);
-    const bl_timed timed = {cost, &one, &one};
+    const bl_timed timed = {.cost = cost, .scale = &one, .weight = &one};
     bl_problem problem = regime(load, &timed, BL_OBJECTIVE_TOKENS);
     bl_solution tokens = solve(&problem);
     problem.objective = BL_OBJECTIVE_TIME;
@@ -412,7 +413,7 @@ static void tail_looks_at_the_worst(void **state) {
     }
     bl_topology topology = topology_of(machines[0]);
     bl_cost *cost = cost_of(&topology, 4, false);
-    const bl_timed timed = {cost, scale, weight};
+    const bl_timed timed = {.cost = cost, .scale = scale, .weight = weight};
     bl_problem problem = regime(load, &timed, BL_OBJECTIVE_TIME);
     static const int slots[] = {3, 2, 2, 2};
     problem.n_scenarios = 4;

@@ -154,7 +154,9 @@ static void a_pair_of_ranks(void **state) {
     assert_near(dispatch[1], 0, 1e-12);
     assert_near(dispatch[2], 4, 1e-12);
     /* 3 rows of 1000 bytes leave node 0 over 2 ports of 1e10 bytes/s */
-    const bl_port port = bl_traffic_busiest(&m.traffic, m.traffic.dispatch, 1000);
+    bl_error err;
+    bl_port port;
+    assert_ok(bl_traffic_busiest(&m.traffic, m.traffic.dispatch, 1000, &port, &err));
     assert_int_equal(port.level, 2);
     assert_int_equal(port.domain, 0);
     assert_near(port.rows, 3, 1e-12);

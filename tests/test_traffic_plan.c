@@ -266,7 +266,7 @@ static void crossing_is_what_the_meter_counts(void **state) {
 }
 
 /* From a placement in force: nothing moves for traffic, and the limit on moves is kept. */
-static void moves_are_for_balance_alone(void **state) {
+static void moves_keep_within_their_limit(void **state) {
     (void)state;
     bl_rng rng;
     bl_rng_seed(&rng, 47);
@@ -290,6 +290,42 @@ static void moves_are_for_balance_alone(void **state) {
     assert_in_range(next.moves, 0, 1);
     bl_solution_free(&next);
     bl_solution_free(&first);
+}
+
+/* Both nodes pick experts 0, 1 and 2, 3 in pairs; node A `more` times of 200 the pair that is on B now. All is
+ * level, so moves are for traffic alone: exchanging the pairs saves 2 - 200 / more of what crosses. */
+static void a_placement_in_force_is_changed_for_much_less_traffic(void **state) {
+    (void)state;
+    const bl_rule rules[] = {BL_RULE_EVEN, BL_RULE_NEAREST, BL_RULE_FIXED, BL_RULE_LOCAL};
+    const struct {
+        int more, max_moves, moves;
+    } cases[] = {{105, -1, 4}, {101, -1, 0}, {105, 1, 0}, {105, 3, 2}, {200, -1, 4}};
+    for (int c = 0; c < 4 * 5; c++) {
+        const int at = c % 5;
+        static layer x;
+        bl_error err;
+        x = (layer){0};
+        wire(&x, 4, 1, 1, rules[c / 5]);
+        for (int i = 0; i < 400; i++) {
+            const bool far = i % 200 < cases[at].more, on_b = i >= 200;
+            const int first = far != on_b ? 2 : 0;
+            add_token(&x, 0, (on_b ? 2 : 0) + i % 2, first, first + 1);
+        }
+        bl_placement current;
+        assert_ok(bl_placement_create(RANKS, 4, &x.problem.layer, 1, x.slots, &current, &err));
+        bl_placement_fill_contiguous(&current);
+        x.problem.current = &current.layers[0];
+        x.problem.max_moves = cases[at].max_moves;
+        x.problem.min_gain = 0.03;
+        bl_solution solution = solved(&x);
+        assert_int_equal(solution.moves, cases[at].moves);
+        assert_int_equal(solution.kept_current, cases[at].moves == 0);
+        assert_true(fabs(solution.score.max_over_mean - 1.0) < 1e-9);
+        if (cases[at].moves == 4)
+            assert_true(solution.placement.expert[0] >= 2 && solution.placement.expert[1] >= 2);
+        bl_solution_free(&solution);
+        bl_placement_free(&current);
+    }
 }
 
 static void without_sources_it_is_refused(void **state) {
@@ -316,7 +352,8 @@ int main(void) {
         cmocka_unit_test(allgather_moves_nothing),
         cmocka_unit_test(searches_reach_the_best),
         cmocka_unit_test(crossing_is_what_the_meter_counts),
-        cmocka_unit_test(moves_are_for_balance_alone),
+        cmocka_unit_test(moves_keep_within_their_limit),
+        cmocka_unit_test(a_placement_in_force_is_changed_for_much_less_traffic),
         cmocka_unit_test(without_sources_it_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

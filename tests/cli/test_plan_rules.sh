@@ -162,4 +162,16 @@ done
 check "... for time" same_again --objective time
 check "... for the tail" same_again --over p95
 check "... with older steps counting less" same_again --half-life 3
+# Nor when the plan in force came from another one, on other steps.
+follow() { b plan --model model.json --trace drift.blt --topology pairs.json --slots 24 "$@" >"$work/follow" 2>/dev/null; }
+follow_again() { # OPTION...
+    follow "$@" --steps 0:4 -o first.json &&
+        follow "$@" --steps 4:8 --current first.json --min-gain 0 -o second.json &&
+        follow "$@" --steps 4:8 --current second.json --min-gain 0 -o third.json --json &&
+        grep -q '"moves": 0,' "$work/follow"
+}
+for rule in even local; do
+    check "a plan from a plan, asked again, under $rule" follow_again --rule $rule
+done
+check "... for time" follow_again --objective time
 finish

@@ -49,6 +49,27 @@ for rule in even nearest fixed local; do
         'd["provenance"]["traffic"]["remote_nodes_per_token"] == {"before": 1.0, "plan": 0.0} and d["provenance"]["traffic"]["locality_gain"] == 1'
 done
 
+# From the start layout, which is level already: two copies cross for traffic alone, and nothing when asked again.
+check "the start layout" plan --topology blocks.json --algorithm contiguous -o start.json
+for rule in even nearest fixed local; do
+    check "from it, under $rule" plan --topology blocks.json --rule $rule --current start.json -o moved.json
+    check "... two experts change places" holds "$work/moved.json" \
+        'd["provenance"]["moves"] == 2 and d["provenance"]["traffic"]["remote_nodes_per_token"] == {"before": 1.0, "plan": 0.0}'
+    check "... once" eval 'plan --topology blocks.json --rule $rule --current moved.json -o again.json && holds "$work/again.json" "d[\"provenance\"][\"moves\"] == 0"'
+done
+check "for time" plan --topology blocks.json --objective time --current start.json -o moved.json
+check "... as well" holds "$work/moved.json" 'd["provenance"]["moves"] == 2 and d["provenance"]["traffic"]["locality_gain"] == 1'
+
+# Times are those of the rows that really travel, as replay prices them on the other ten steps, which are alike.
+for rule in even nearest fixed local fractions; do
+    check "time under $rule" eval 'b plan --trace t.blt --model model.json --slots 5 --steps 0:10 --topology blocks.json --rule $rule -o $rule.json --json 2>/dev/null >"$work/time.json" &&
+        b replay --trace t.blt --topology blocks.json $rule.json --json >"$work/replay.json" 2>/dev/null'
+    python3 -c 'import json,sys; d=[json.load(open(p)) for p in sys.argv[1:]]; json.dump(d, open(sys.argv[1], "w"))' "$work/time.json" "$work/replay.json"
+    check "... is what replay tells" holds "$work/time.json" \
+        'abs(d[0]["step_us"]["score"] / d[1]["plans"][0]["step_us"]["mean"] - 1) < 1e-9 and d[0]["step_us"]["bound"] <= d[0]["step_us"]["score"]'
+done
+for rule in even nearest fixed local; do plan --topology blocks.json --rule $rule -o $rule.json; done
+
 # Ten unseen steps of 16 tokens: 320 rows, 256 bytes there and back; half of them stay on their rank.
 check "replay" eval 'b replay --trace t.blt --topology blocks.json even.json --json >"$work/replay.json" 2>/dev/null'
 check "... bytes by domain" holds "$work/replay.json" 'd["plans"][0]["bytes"] == {"nvlink": 160 * 256, "fabric": 0}'
