@@ -196,6 +196,7 @@ bl_status bl_run_join_run(bl_run_job *job, bl_run_join *join, bl_run_report *rep
                 .deadline_s = job->deadline_s};
     join->options.deadline_s = job->deadline_s;
     join->options.silence_s = job->silence_s;
+    job->parsed_apart = true;
     job->collect = collect;
     job->collect_user = &j;
     bl_status st = BL_CALLOC(j.lost, j.n_ranks, err);

@@ -1,4 +1,5 @@
 #include "cli/run_back.h"
+#include "cli/run_agree.h"
 #include "cli/run_mover.h"
 
 #include "core/mem.h"
@@ -25,6 +26,7 @@ typedef struct run_rank {
     bl_engine *engine;
     bl_run_tracer tracer;
     bl_run_mover mover;
+    bool disagrees; /* with the others; all end for the same reason */
     bl_engine_hooks parts[MAX_PARTS];
     int n_parts;
 } run_rank;
@@ -179,6 +181,11 @@ static bl_status run(run_rank *rank, bl_error *err) {
                                    .on_route = all_on_route,
                                    .after_step = all_after_step};
     rank->exchange = bl_exchange_over(rank->transport, job->deadline_s);
+    if (job->parsed_apart) {
+        const bl_status st = bl_run_agree(job, rank->model, &rank->exchange, err);
+        rank->disagrees = st == BL_ERR_USAGE;
+        BL_TRY(st);
+    }
     BL_TRY(bl_engine_create(rank->model, rank->store, &rank->exchange, rank->max_sequences, &hooks,
                             &rank->engine, err));
     bl_engine_share_by(rank->engine, &job->sharing);
@@ -217,7 +224,7 @@ bl_status bl_run_rank(const bl_run_job *job, int self, bl_run_connect_fn *connec
                          &rank.report, err);
     if (st < 0 && rank.transport != NULL) /* a peer that stands still takes no leave either */
         bl_transport_set_deadline(rank.transport, FAREWELL_S);
-    const bool others_go_on = st < 0 && bl_run_mover_wanted(job);
+    const bool others_go_on = st < 0 && bl_run_mover_wanted(job) && !rank.disagrees;
     bl_run_mover_close(&rank.mover);
     bl_engine_free(rank.engine);
     bl_store_free(rank.store);

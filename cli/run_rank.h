@@ -61,6 +61,7 @@ typedef struct bl_run_job {
     bl_status (*collect)(void *user, bl_transport *transport, const bool *lost,
                          const bl_run_report *mine, bl_error *err);
     void *collect_user;
+    bool parsed_apart; /* every rank by itself: they compare before they serve */
 
     bl_run_recorder *recorder; /* borrowed, or NULL: routing is not recorded */
     bool some_lost;            /* told by the launcher's side: ranks died, the others went on */

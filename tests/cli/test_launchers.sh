@@ -57,9 +57,49 @@ alone() {
 }
 check "a launcher of one process is passed by" alone
 
+# ---- every rank parses for itself ----------------------------------------------------------------
+
+# Rank 2 is started with OPTIONS of its own, the others with WITH: all end, with one line that says TEXT.
+pids=()
+differs() { # TEXT WITH OPTIONS
+    local rank bad=0 options
+    for rank in 0 1 2 3; do
+        options=$2
+        [ $rank = 2 ] && options=$3
+        # shellcheck disable=SC2086
+        env RANK=$rank WORLD_SIZE=4 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port "$ballast" run $options \
+            >"$work/out.$rank" 2>"$work/err.$rank" &
+        pids[rank]=$!
+    done
+    for rank in 0 1 2 3; do
+        wait ${pids[rank]} && bad=1
+        [ "$(wc -l <"$work/err.$rank")" -eq 1 ] && grep -q "ranks 0 and 2 .* differ in $1" "$work/err.$rank" &&
+            [ ! -s "$work/out.$rank" ] || bad=1
+        [ $bad -eq 0 ] || sed "s/^/# rank $rank: /" "$work/err.$rank"
+    done
+    pids=()
+    return $bad
+}
+short="--model $model --prompts $model/prompts/json.txt --max-tokens 4"
+mkdir "$work/stale" # a checkpoint of the same shape in which one weight of a router is another
+cp $model/config.json $model/model.safetensors "$work/stale"
+bytes=$(od -An -tu8 -N8 $model/model.safetensors | tr -d ' ')
+router=$(head -c "$bytes" $model/model.safetensors | grep -oaE '"model.layers.3.mlp.gate.weight":[^}]*' | grep -oE '\[[0-9]+,' | tail -1 | tr -d '[,')
+printf '\001' | dd of="$work/stale/model.safetensors" bs=1 seek="$((8 + bytes + router))" conv=notrunc status=none
+"$BUILD/tests/tools/random_plan" 1 $model 4 10 >"$work/plan.1"
+"$BUILD/tests/tools/random_plan" 2 $model 4 10 >"$work/plan.2"
+check "ranks with different prompts are refused" differs "what to serve: --prompts" "$short" \
+    "--model $model --prompts $model/prompts/c.txt --max-tokens 4"
+check "ranks with different plans are refused, also where ranks may be lost" differs "where the experts live: --plan" \
+    "$short --spares 1 --plan $work/plan.1" "$short --spares 1 --plan $work/plan.2"
+check "ranks with different rules are refused" differs "how rows travel: --rule" "$short" "$short --rule nearest"
+check "ranks with different checkpoints are refused" differs "the checkpoint of --model" "$short" \
+    "--model $work/stale --prompts $model/prompts/json.txt --max-tokens 4"
+check "ranks with different seeds are refused" differs "how to serve it: .*--seed" "$short --temperature 1" \
+    "$short --temperature 1 --seed 2"
+
 # ---- recording and rebalancing without a launcher -----------------------------------------------
 
-pids=()
 start_torch() { # OPTION...: four ranks; sets pids
     local rank
     for rank in 0 1 2 3; do
