@@ -202,6 +202,102 @@ static void test_mismatches_end_by_name(void **state) {
     }
 }
 
+/* ---- rounds that do not wait ------------------------------------------------------------------ */
+
+static bl_status finish(bl_transport *t, bl_error *err) {
+    bool done = false;
+    while (!done)
+        BL_TRY(bl_rounds_poll(t, &done, err));
+    return BL_OK;
+}
+
+/* Rank 0's word to the others, and its name for a communicator. */
+static bl_status share(bl_transport *t, const bool *members, unsigned char *name, bl_error *err) {
+    if (bl_transport_rank(t) == 0) {
+        BL_TRY(bl_rounds_name(t, members, name, err));
+        for (int rank = 1; rank < bl_transport_n_ranks(t); rank++)
+            BL_TRY(
+                bl_transport_send(t, rank, BL_CHANNEL_CONTROL, 5, name, BL_ROUND_NAME_BYTES, err));
+        return BL_OK;
+    }
+    bl_message message;
+    BL_TRY(bl_transport_receive(t, 0, BL_CHANNEL_CONTROL, 5, WAIT_S, &message, err));
+    memcpy(name, message.data, BL_ROUND_NAME_BYTES);
+    bl_message_free(&message);
+    return BL_OK;
+}
+
+/* Three ranks, then 0 and 2 without 1: what is left keeps its numbers, and the old name is spent. */
+static bl_status body_members(bl_transport *t, bl_error *err) {
+    static unsigned char data[3][64];
+    const int rank = bl_transport_rank(t);
+    unsigned char name[BL_ROUND_NAME_BYTES], again[BL_ROUND_NAME_BYTES];
+    const bool all[] = {true, true, true}, some[] = {true, false, true};
+    const bl_part part = {.from = 2, .to = 0, .bytes = 64, .source = data[2], .target = data[0]};
+    memset(data[rank], rank, 64);
+    BL_TRY(share(t, all, name, err));
+    BL_TRY(bl_rounds_join(t, all, name, err)); /* it is the one in use */
+    BL_TRY(finish(t, err));
+    BL_TRY(share(t, some, again, err));
+    REQUIRE(memcmp(name, again, sizeof name) != 0);
+    BL_TRY(bl_rounds_leave(t, err));
+    BL_TRY(bl_rounds_leave(t, err));
+    REQUIRE_FAILS(bl_rounds_join(t, all, name, &seen), BL_ERR_STATE, "no communicator");
+    if (rank == 1) {
+        REQUIRE_FAILS(bl_rounds_join(t, some, again, &seen), BL_ERR_STATE, "not a member");
+        REQUIRE_FAILS(bl_rounds_post(t, &part, 1, &seen), BL_ERR_STATE, "no communicator");
+        return bl_test_meet(t, 9, err);
+    }
+    BL_TRY(bl_rounds_join(t, some, again, err));
+    BL_TRY(finish(t, err));
+    const bl_part astray = {.from = rank, .to = 1, .bytes = 64, .source = data[rank]};
+    REQUIRE_FAILS(bl_rounds_post(t, &astray, 1, &seen), BL_ERR_STATE, "rank 1 is not in");
+    return bl_test_meet(t, 9, err);
+}
+
+/* A post with work is not done at once, a second one must wait, and its bytes are there when it is. */
+static bl_status body_post(bl_transport *t, bl_error *err) {
+    static unsigned char data[2][64];
+    const int rank = bl_transport_rank(t);
+    const bl_part part = {.from = 1, .to = 0, .bytes = 64, .source = data[1], .target = data[0]};
+    bl_part parts[BL_ROUND_PARTS + 1] = {part};
+    bool done;
+    memset(data[rank], 3 + rank, 64);
+    BL_TRY(bl_rounds_post(t, &part, 1, err));
+    BL_TRY(bl_rounds_poll(t, &done, err));
+    REQUIRE(!done);
+    REQUIRE_FAILS(bl_rounds_post(t, &part, 1, &seen), BL_ERR_STATE, "has not done with");
+    BL_TRY(finish(t, err));
+    REQUIRE(rank == 1 || (data[0][0] == 4 && data[0][63] == 4));
+    REQUIRE_FAILS(bl_rounds_post(t, parts, BL_ROUND_PARTS + 1, &seen), BL_ERR_RANGE, "17 parts");
+    parts[0].bytes = BL_ROUND_CHUNK + 1;
+    REQUIRE_FAILS(bl_rounds_post(t, parts, 1, &seen), BL_ERR_RANGE, "part 0 of a group has");
+    return bl_test_meet(t, 9, err);
+}
+
+static void test_rounds_that_do_not_wait(void **state) {
+    (void)state;
+    run_well(3, body_members);
+    assert_int_equal(fake_nccl_joined(), 5);
+    assert_all_given_back();
+    run_well(2, body_post);
+    assert_all_given_back();
+}
+
+/* Without NCCL there are none. */
+static void test_none_by_messages(void **state) {
+    (void)state;
+    bl_error err;
+    bl_transport *t;
+    bool done = true;
+    assert_ok(bl_transport_local_open(1, &t, &err));
+    assert_false(bl_rounds_are_offered(t));
+    assert_fails(bl_rounds_poll(t, &done, &err), BL_ERR_UNSUPPORTED, "by messages");
+    assert_false(done);
+    assert_ok(bl_rounds_leave(t, &err));
+    bl_transport_close(t);
+}
+
 /* ---- failures of the library ------------------------------------------------------------------ */
 
 static bl_status body_round(bl_transport *t, bl_error *err) {
@@ -246,6 +342,8 @@ int main(void) {
         cmocka_unit_test(test_a_cycle_does_not_stand_still),
         cmocka_unit_test(test_device_memory_is_used_in_place),
         cmocka_unit_test(test_mismatches_end_by_name),
+        cmocka_unit_test(test_rounds_that_do_not_wait),
+        cmocka_unit_test(test_none_by_messages),
         cmocka_unit_test(test_every_failing_call_is_survived),
         cmocka_unit_test(test_options),
     };

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #define MAX_WORLDS 1024
-#define LOOKS 2 /* at a call that goes on in the background, until it is over */
+#define LOOKS 4 /* at a call that goes on in the background, until it is over */
 
 struct fake_nccl_comm {
     struct fake_nccl_comm

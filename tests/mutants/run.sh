@@ -13,6 +13,7 @@
 # parts are those of a plain build in $BUILD. A text that is not found exactly once fails loudly: then the source has
 # moved on and the mutant must follow. Prints TAP.
 set -u
+. tests/mutants/mutate.sh
 cc=${CC:-cc}
 seeds=${BALLAST_SIM_SEEDS:-100}
 here=tests/mutants
@@ -38,21 +39,6 @@ link() { # OUTPUT OBJECT...
     local out=$1
     shift
     $cc -o "$out" "$@" -lcmocka -ljansson -lxxhash -lm -lpthread
-}
-
-# Write a mutated copy of FILE to OUT; the two texts are separated by lines that hold only ---.
-mutate() { # MUTANT FILE OUT
-    local content find replace rest text
-    content=$(cat "$2"; echo x) content=${content%x}
-    text=$(cat "$1"; echo x) text=${text%x}
-    rest=${text#*$'\n---\n'}
-    find=${rest%%$'\n---\n'*}
-    replace=${rest#*$'\n---\n'} replace=${replace%$'\n'}
-    [ -n "$find" ] && [ "$find" != "$rest" ] || { echo "# $1: needs two lines of ---"; return 1; }
-    rest=${content#*"$find"}
-    [ "$rest" != "$content" ] || { echo "# $1: its text is not in $2"; return 1; }
-    [ "${rest#*"$find"}" = "$rest" ] || { echo "# $1: its text is in $2 more than once"; return 1; }
-    printf '%s%s%s' "${content%%"$find"*}" "$replace" "$rest" >"$3"
 }
 
 # What a mutated object of FILE is linked with: the simulation's objects, or a built test and all parts.
