@@ -205,12 +205,16 @@ typedef struct bl_embed_options {
     bl_recompute_fn *recompute; /* needed when a tensor is recomputed */
     void *user;                 /* for all callbacks */
     bl_fetch_fn *fetch;         /* NULL: an expert that only lost ranks held is lost */
+    /* This rank's GPU, as CUDA numbers them: the pool lies in its memory, which `copy` must reach, and
+     * bundles go over NCCL, with a communicator of Ballast's own; all ranks or none. Needs a build with
+     * CUDA. -1: the pool is host memory and bundles go with all other messages. */
+    int gpu;
 } bl_embed_options;
 
 #define BL_EMBED_OPTIONS_INIT                                                                      \
     {                                                                                              \
         sizeof(bl_embed_options), -1, 0, NULL, 0, NULL, "", 0, 0, NULL, 1, 0, 0, 0, NULL, NULL, 0, \
-            NULL, NULL, NULL, NULL                                                                 \
+            NULL, NULL, NULL, NULL, -1                                                             \
     }
 
 /* `text` [text_bytes] gets one line when it fails; may be NULL. Strings of the options are copied. */

@@ -302,23 +302,32 @@ static bl_status prepare(bl_embed *embed, bl_error *err) {
     BL_TRY(bl_bundles_check_apart(embed->bundles, embed->placement.n_layers, err));
     BL_TRY(count_spares(embed, err));
     BL_TRY(BL_CALLOC(embed->epochs, embed->placement.n_layers, err));
+    if (embed->options.gpu >= 0)
+        BL_TRY(bl_memory_open(embed->options.gpu, &embed->memory, err));
     BL_TRY(bl_store_create_over(&embed->placement, embed->rank, embed->bundles, embed->n_spares,
-                                NULL, embed->options.recompute, embed->options.user, &embed->store,
-                                err));
+                                embed->memory, embed->options.recompute, embed->options.user,
+                                &embed->store, err));
     BL_TRY(bl_embed_open_meter(embed, err));
     return bl_embed_describe(embed, &embed->described, err);
 }
 
+/* Bundles over NCCL, all else over what carries it. What this rank cannot do it tells the others. */
+static void add_nccl(bl_embed *embed, bl_error *own) {
+    bl_nccl_options options = BL_NCCL_OPTIONS_INIT;
+    options.device = embed->options.gpu;
+    options.join_later = true;
+    if (embed->memory != NULL && embed->options.transport == NULL && embed->n_ranks > 1 &&
+        own->code >= 0)
+        bl_transport_nccl_open(&options, embed->transport, &embed->transport, own);
+}
+
 static bl_status connect_ranks(bl_embed *embed, bl_error *err) {
-    const double deadline_s = embed->ucx.deadline_s;
     if (embed->options.transport != NULL)
         embed->transport = embed->options.transport;
     else if (embed->n_ranks > 1)
         BL_TRY(bl_transport_ucx_open(&embed->ucx, &embed->transport, err));
     else
         BL_TRY(bl_transport_local_open(1, &embed->transport, err));
-    embed->exchange = bl_exchange_over(
-        embed->transport, embed->options.deadline_s > 0 ? embed->options.deadline_s : deadline_s);
     return BL_OK;
 }
 
@@ -377,6 +386,10 @@ static bl_status start(bl_embed *embed, bl_error *err) {
     if (prepare(embed, &own) >= 0 && embed->rank == 0)
         bl_embed_open_socket(embed, &own);
     BL_TRY(connect_ranks(embed, err));
+    add_nccl(embed, &own);
+    embed->exchange =
+        bl_exchange_over(embed->transport, embed->options.deadline_s > 0 ? embed->options.deadline_s
+                                                                         : embed->ucx.deadline_s);
     BL_TRY(bl_embed_agree(embed, &own, err));
     BL_TRY(make_agent(embed, err));
     BL_TRY(bl_embed_open_recovery(embed, err));
@@ -404,6 +417,7 @@ void bl_embed_close(bl_embed *embed) {
     if (embed->options.transport == NULL)
         bl_transport_close(embed->transport);
     bl_store_free(embed->store);
+    bl_memory_close(embed->memory);
     for (int l = 0; l < embed->placement.n_layers; l++) {
         bl_bundle_free(&embed->bundles[l]);
         free(embed->slots_of_rank[l]);

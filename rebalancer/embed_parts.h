@@ -34,6 +34,7 @@ struct bl_embed {
     /* since bl_embed_start() */
     bl_transport *transport;
     bl_exchange exchange;
+    bl_memory *memory; /* of the GPU; NULL: the host */
     bl_store *store;
     bl_agent *agent;
     bl_recovery *recovery;

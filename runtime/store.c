@@ -54,6 +54,8 @@ static bl_status take_memory(bl_store *store, const bl_placement *initial, int n
                        n_held, store->stride);
     if (store->device == NULL)
         memset(memory, 0, bytes);
+    else
+        BL_TRY(BL_CALLOC(store->host, store->bundle_bytes, err));
     store->n_buffers = (int)n_buffers;
     store->n_rows = (int)n_rows;
     BL_TRY(BL_CALLOC(store->use, n_buffers, err));
@@ -180,6 +182,7 @@ void bl_store_free(bl_store *store) {
     free(store->free);
     free(store->use);
     bl_memory_free(store->device, store->memory);
+    free(store->host);
     free(store);
 }
 
@@ -325,15 +328,17 @@ bl_status bl_store_write_spare(bl_store *store, int spare, size_t offset, const 
 }
 
 void *bl_store_staging(bl_store *store, int spare) {
-    return is_reserved(store, spare)
-               ? bl_store_buffer(store, spare < store->n_rows ? store->through : spare)
-               : NULL;
+    if (!is_reserved(store, spare))
+        return NULL;
+    return store->device != NULL
+               ? store->host
+               : bl_store_buffer(store, spare < store->n_rows ? store->through : spare);
 }
 
 bl_status bl_store_staged(bl_store *store, int spare, bl_error *err) {
-    if (spare >= store->n_rows)
+    if (store->device == NULL && spare >= store->n_rows)
         return BL_OK;
-    return bl_store_write_spare(store, spare, 0, bl_store_buffer(store, store->through),
+    return bl_store_write_spare(store, spare, 0, bl_store_staging(store, spare),
                                 store->bundle_bytes, err);
 }
 

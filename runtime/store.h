@@ -113,7 +113,7 @@ bl_status bl_store_write_spare(bl_store *store, int spare, size_t offset, const 
                                size_t n, bl_error *err);
 bl_status bl_store_read_spare(const bl_store *store, int spare, size_t offset, void *out, size_t n,
                               bl_error *err);
-/* A whole bundle into a reserved spare: write it to staging's bundle_bytes, then say that it is there.
+/* A whole bundle into a reserved spare: write it to staging's bundle_bytes, which are the host's, then say that it is there.
  * Nothing else may be done with the store in between. */
 void *bl_store_staging(bl_store *store, int spare);
 bl_status bl_store_staged(bl_store *store, int spare, bl_error *err);

@@ -40,6 +40,7 @@ struct bl_store {
     size_t bundle_bytes, stride; /* stride: bundle_bytes rounded up to BL_BUFFER_ALIGNMENT */
     bl_memory *device;           /* on which memory lies; NULL: the host */
     unsigned char *memory;       /* [n_buffers - n_rows][stride] */
+    unsigned char *host;         /* [bundle_bytes] beside a device, for what comes from the host */
     unsigned char *use;          /* [n_buffers] bl_buffer_use */
     int *free;                   /* [n_buffers]: the first n_free are the pool, a stack */
     bl_layer_table *layers;      /* [n_layers] */

@@ -194,12 +194,14 @@ bl_status bl_ucx_options_from_env(bl_ucx_options *options, char *text, size_t te
 typedef struct bl_nccl_options {
     int device; /* this rank's GPU, as CUDA numbers them */
     int max_ctas; /* blocks of threads that transfers may occupy beside the engine's kernels, 1 to 64 */
+    bool join_later; /* no communicator before bl_rounds_join(): opened by each rank for itself, and
+                        without memory of the GPU until experts move */
 } bl_nccl_options;
 
-#define BL_NCCL_OPTIONS_INIT ((bl_nccl_options){0, 4})
+#define BL_NCCL_OPTIONS_INIT ((bl_nccl_options){0, 4, false})
 
-/* Give the ranks of `carrier` a communicator of their own for rounds; all call it together. On success
- * the carrier belongs to the new handle, messages go over it, and it is closed with it. A build without
+/* Give the ranks of `carrier` a communicator of their own for rounds; all call it together, unless they
+ * join later. On success the carrier belongs to the new handle, messages go over it, and it is closed with it. A build without
  * NCCL says BL_ERR_UNSUPPORTED. */
 bl_status bl_transport_nccl_open(const bl_nccl_options *options, bl_transport *carrier,
                                  bl_transport **out, bl_error *err);

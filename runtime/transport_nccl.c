@@ -275,7 +275,7 @@ static bl_status look(nccl_transport *nccl, bl_error *err) {
 
 static bl_status no_communicator(const nccl_transport *nccl, bl_error *err) {
     return bl_fail(err, BL_ERR_STATE,
-                   "rank %d has no communicator since a round failed: join another",
+                   "rank %d has no communicator, or none since a round failed: join one",
                    nccl->base.rank);
 }
 
@@ -517,7 +517,7 @@ static bl_status share_name(nccl_transport *nccl, const bool *members, unsigned 
     return BL_OK;
 }
 
-static bl_status start(nccl_transport *nccl, bool *members, bl_error *err) {
+static bl_status start(nccl_transport *nccl, bool *members, bool join_later, bl_error *err) {
     unsigned char name[BL_ROUND_NAME_BYTES];
     for (int rank = 0; rank < nccl->base.n_ranks; rank++)
         members[rank] = true;
@@ -525,6 +525,8 @@ static bl_status start(nccl_transport *nccl, bool *members, bl_error *err) {
     BL_TRY(BL_CALLOC(nccl->seats, nccl->base.n_ranks, err));
     CUDA_TRY(cudaSetDevice(nccl->device), "use its device", err);
     CUDA_TRY(cudaStreamCreateWithFlags(&nccl->stream, cudaStreamNonBlocking), "make a stream", err);
+    if (join_later)
+        return BL_OK;
     BL_TRY(share_name(nccl, members, name, err));
     BL_TRY(nccl_join(&nccl->base, members, name, err));
     return wait_until_idle(nccl, err);
@@ -549,7 +551,7 @@ bl_status bl_transport_nccl_open(const bl_nccl_options *options, bl_transport *c
     nccl->max_ctas = options->max_ctas;
     bl_status st = BL_CALLOC(members, carrier->n_ranks, err);
     if (st >= 0)
-        st = start(nccl, members, err);
+        st = start(nccl, members, options->join_later, err);
     free(members);
     if (st < 0) {
         free_device(nccl);

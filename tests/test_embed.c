@@ -3,6 +3,8 @@
 #include "tests/support/embed_cluster.h"
 
 #include "core/progress.h"
+#include "tests/fake/fake_nccl.h"
+#include "tests/fake/nccl.h"
 #include "tests/support/support.h"
 
 #include <stdio.h>
@@ -63,6 +65,40 @@ static void test_many_moves(void **state) {
     ec_cluster *all = ec_new(3, 6, slots, experts);
     all->options.spares = 2;
     ec_run(all, wander_body);
+}
+
+static int copy_rows(void *user, void *to, size_t to_stride, const void *from, size_t from_stride,
+                     size_t row_bytes, size_t rows) {
+    (void)user;
+    return (int)cudaMemcpy2D(to, to_stride, from, from_stride, row_bytes, rows, cudaMemcpyDefault);
+}
+
+static void take_nccl(ec_member *m, bl_embed_options *options) {
+    const bl_nccl_options nccl = {.device = m->rank, .max_ctas = 4, .join_later = true};
+    bl_error err = BL_ERROR_INIT;
+    if (bl_transport_nccl_open(&nccl, m->transport, &m->transport, &err) < 0)
+        ec_complain(m, err.text);
+    options->transport = m->transport;
+    options->gpu = m->rank;
+    options->copy = copy_rows;
+}
+
+/* The same with the pool in a GPU's memory and bundles over NCCL, by pointers on one rank and by tensors
+ * on the others. */
+static void test_moves_over_nccl(void **state) {
+    (void)state;
+    static const int slots[] = {3, 4, 2};
+    static const int32_t experts[] = {0, 1, 2, 3, 4, 5, 0, 1, 2};
+    fake_nccl_reset();
+    ec_cluster *all = ec_new(3, 6, slots, experts);
+    all->prepare = take_nccl;
+    all->options.spares = 2;
+    all->by_pointers[1] = true;
+    ec_run(all, wander_body);
+    assert_true(fake_nccl_sent_bytes() > 0);
+    assert_int_equal(fake_nccl_sent_bytes() % FOREIGN_BUNDLE_BYTES, 0);
+    assert_null(fake_nccl_misuse());
+    assert_int_equal(fake_nccl_reset(), 0);
 }
 
 /* Pointers on all ranks, or on some: bundles are the same bytes either way. */
@@ -522,6 +558,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_experts_swap_ranks),
         cmocka_unit_test(test_many_moves),
+        cmocka_unit_test(test_moves_over_nccl),
         cmocka_unit_test(test_moves_by_pointers),
         cmocka_unit_test(test_pointers_outlive_their_step),
         cmocka_unit_test(test_reload_after_a_move),

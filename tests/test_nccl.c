@@ -329,9 +329,11 @@ static void test_options(void **state) {
     bl_error err;
     bl_transport *carrier, *transport;
     assert_ok(bl_transport_local_open(1, &carrier, &err));
-    assert_fails(bl_transport_nccl_open(&(bl_nccl_options){0, 0}, carrier, &transport, &err),
-                 BL_ERR_RANGE, "0 blocks");
-    assert_fails(bl_transport_nccl_open(&(bl_nccl_options){99, 4}, carrier, &transport, &err),
+    assert_fails(
+        bl_transport_nccl_open(&(bl_nccl_options){.max_ctas = 0}, carrier, &transport, &err),
+        BL_ERR_RANGE, "0 blocks");
+    assert_fails(bl_transport_nccl_open(&(bl_nccl_options){.device = 99, .max_ctas = 4}, carrier,
+                                        &transport, &err),
                  BL_ERR_UNSUPPORTED, "CUDA cannot use its device");
     bl_transport_close(carrier); /* still ours */
 }

@@ -33,6 +33,7 @@ static void print_options(void) {
     FIELD(bl_embed_options, recompute);
     FIELD(bl_embed_options, user);
     FIELD(bl_embed_options, fetch);
+    FIELD(bl_embed_options, gpu);
 }
 
 static void print_status(void) {

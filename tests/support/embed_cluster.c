@@ -36,6 +36,8 @@ static int open_member(ec_member *m) {
     options.socket = "";
     options.recompute = bl_foreign_recompute;
     options.user = m->foreign;
+    if (all->prepare != NULL)
+        all->prepare(m, &options);
     if (bl_embed_open(&options, &m->embed, text, sizeof text) < 0) {
         ec_complain(m, text);
         return -1;

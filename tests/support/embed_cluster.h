@@ -46,6 +46,8 @@ struct ec_cluster {
     ec_body_fn *body;
     /* spoils what a rank declares */
     void (*spoil)(int rank, int layer, bl_tensor *tensors, int *n_tensors);
+    /* changes a rank's options, and its transport, before it opens */
+    void (*prepare)(ec_member *m, bl_embed_options *options);
     bool may_fail_to_start;
     bool
         by_pointers[EC_MAX_RANKS]; /* spares: options.spares, half of them in each layer's tables */
