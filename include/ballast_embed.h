@@ -206,8 +206,8 @@ typedef struct bl_embed_options {
     void *user;                 /* for all callbacks */
     bl_fetch_fn *fetch;         /* NULL: an expert that only lost ranks held is lost */
     /* This rank's GPU, as CUDA numbers them: the pool lies in its memory, which `copy` must reach, and
-     * bundles go over NCCL, with a communicator of Ballast's own; all ranks or none. Needs a build with
-     * CUDA. -1: the pool is host memory and bundles go with all other messages. */
+     * bundles go over NCCL, with a communicator of Ballast's own; all ranks or none. While news.busy
+     * nothing may wait for the whole device (docs/embed.md). Needs a build with CUDA. -1: the pool is host memory and bundles go with all other messages. */
     int gpu;
 } bl_embed_options;
 

@@ -25,6 +25,10 @@
  * most BL_AGENT_PEER_BYTES per step, so that the link never holds more than two steps' worth: a send
  * never waits for a peer that is still computing.
  *
+ * Where the transport can post transfers that no step waits for (NCCL, runtime/round.h), bundles go that
+ * way, in groups that follow from the schedule; all the rest stays as it is. Then step_bytes must be the
+ * same on all ranks.
+ *
  * The lowest living rank leads: bl_agent_apply() and bl_agent_stop() are for it alone.
  *
  * All ranks must have the same number of spares; an agent whose store has others computes another
