@@ -49,11 +49,13 @@ moving() { # PLAN: it is being applied, in small pieces
 # Since the fault ranks LOST are lost; LEADER, the lowest of the others, says so and answers operators.
 has_named() { grep -q "lost so far: rank $2;" "$work/err.$1"; }
 goes_on() { [ "$(status state 2>/dev/null)" = stable ] && [ "$(status lost)" != "[]" ]; }
+has_reached() { [ "$(status step)" -ge "$1" ]; } # STEP
 survivors_go_on() { # LEADER LOST
     local begun=$SECONDS
     eventually has_named "$1" "$2" || return 1
     echo "# named after $((SECONDS - begun)) s or less"
-    [ $((SECONDS - begun)) -lt 20 ] && eventually goes_on && sleep 0.5 # two of silence, and a busy machine's
+    [ $((SECONDS - begun)) -lt 20 ] && eventually goes_on && # two of silence, and a busy machine's
+        eventually has_reached $(($(status step) + 60)) # a text takes 24
 }
 # They are stopped; LEADER prints, and ends with status 1, for requests were lost.
 ends_well() { # LEADER LOST
