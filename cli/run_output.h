@@ -23,6 +23,9 @@
  *
  * traffic: bytes from rank to rank (row: sender) and, with a topology, by the level they cross.
  *
+ * Of a long run ("sampled":{"steps","every"}) the figures over steps are of a sample (runtime/serve.h), but
+ * for `steps`, `sent` and `traffic`.
+ *
  * A step is `moving` when a move of experts was under way on some rank. around_moves is there when
  * any was: "during" reaches from the first moving step to the last.
  *
