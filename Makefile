@@ -178,7 +178,7 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(SUPPORT) $(BUILD)/parts.a
 	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LIBS) -lcmocka
 # NCCL on CPUs: transport and device once more, against the headers and the libraries of tests/fake.
 FAKE_NCCL := $(addprefix $(BUILD)/tests/fake/,transport_nccl.o device_cuda.o fake_nccl.o fake_cuda.o)
-$(addprefix $(BUILD)/tests/,test_transport test_nccl test_nccl_move test_embed): $(FAKE_NCCL)
+$(addprefix $(BUILD)/tests/,test_transport test_nccl test_nccl_move test_embed test_embed_loss): $(FAKE_NCCL)
 $(BUILD)/tests/fake/%.o: runtime/%.c $(STAMP)
 	@mkdir -p $(@D)
 	$(Q)$(CC) -Itests/fake $(FLAGS) -MMD -MP -c -o $@ $<

@@ -3,8 +3,8 @@
 #include "tests/support/embed_cluster.h"
 
 #include "core/progress.h"
+#include "tests/fake/embed_nccl.h"
 #include "tests/fake/fake_nccl.h"
-#include "tests/fake/nccl.h"
 #include "tests/support/support.h"
 
 #include <stdio.h>
@@ -65,22 +65,6 @@ static void test_many_moves(void **state) {
     ec_cluster *all = ec_new(3, 6, slots, experts);
     all->options.spares = 2;
     ec_run(all, wander_body);
-}
-
-static int copy_rows(void *user, void *to, size_t to_stride, const void *from, size_t from_stride,
-                     size_t row_bytes, size_t rows) {
-    (void)user;
-    return (int)cudaMemcpy2D(to, to_stride, from, from_stride, row_bytes, rows, cudaMemcpyDefault);
-}
-
-static void take_nccl(ec_member *m, bl_embed_options *options) {
-    const bl_nccl_options nccl = {.device = m->rank, .max_ctas = 4, .join_later = true};
-    bl_error err = BL_ERROR_INIT;
-    if (bl_transport_nccl_open(&nccl, m->transport, &m->transport, &err) < 0)
-        ec_complain(m, err.text);
-    options->transport = m->transport;
-    options->gpu = m->rank;
-    options->copy = copy_rows;
 }
 
 /* The same with the pool in a GPU's memory and bundles over NCCL, by pointers on one rank and by tensors

@@ -4,6 +4,8 @@
 #include "tests/support/embed_cluster.h"
 
 #include "core/progress.h"
+#include "tests/fake/embed_nccl.h"
+#include "tests/fake/fake_nccl.h"
 #include "tests/support/support.h"
 
 #include <stdatomic.h>
@@ -166,6 +168,23 @@ static void test_lost_experts_come_back(void **state) {
     }
 }
 
+/* Over NCCL: the communicator goes with the lost rank, and the survivors' next move makes another. */
+static void test_over_nccl(void **state) {
+    (void)state;
+    for (uint64_t job = 0; job < 2; job++) {
+        fake_nccl_reset();
+        ec_cluster *all = cluster_of(1, false);
+        all->options.job = job;
+        all->prepare = take_nccl;
+        all->by_pointers[3] = true;
+        ec_run(all, repair_body);
+        assert_true(fake_nccl_joined() >= RANKS - 1);
+        assert_true(fake_nccl_sent_bytes() > 0);
+        assert_null(fake_nccl_misuse());
+        assert_int_equal(fake_nccl_reset(), 0);
+    }
+}
+
 /* ---- what cannot be brought back ------------------------------------------------------------- */
 
 static char texts[RANKS][512];
@@ -298,6 +317,7 @@ static void test_a_promise_that_is_not_kept(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lost_experts_come_back),
+        cmocka_unit_test(test_over_nccl),
         cmocka_unit_test(test_a_source_that_comes_later),
         cmocka_unit_test(test_no_source),
         cmocka_unit_test(test_no_room),

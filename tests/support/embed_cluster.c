@@ -211,12 +211,12 @@ ec_member *ec_of_user(void *user) {
 
 void ec_die(ec_member *m) {
     m->gone = true;
-    bl_transport_abandon(m->transport);
-    m->transport = NULL;
-    m->embed->options.transport = NULL; /* the handle is gone */
-    m->embed->transport = NULL;
     bl_recovery_free(m->embed->recovery);
     bl_agent_free(m->embed->agent);
     m->embed->recovery = NULL;
     m->embed->agent = NULL;
+    bl_transport_abandon(m->transport); /* without a word */
+    m->transport = NULL;
+    m->embed->options.transport = NULL; /* the handle is gone */
+    m->embed->transport = NULL;
 }
