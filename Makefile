@@ -121,13 +121,8 @@ fuzz: ; @scripts/fuzz.sh ## fuzz every reader for FUZZ_SECONDS each (default 10)
 man: $(BUILD)/ballast.1
 $(BUILD)/ballast.1: $(BUILD)/ballast ; $(BUILD)/ballast help --man > $@
 
-install: $(BUILD)/ballast $(LIBRARIES) $(BUILD)/ballast.1 ## install under PREFIX (default /usr/local)
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include \
-	           $(DESTDIR)$(PREFIX)/share/man/man1
-	install $(BUILD)/ballast $(DESTDIR)$(PREFIX)/bin/
-	install -m 644 $(LIBRARIES) $(DESTDIR)$(PREFIX)/lib/
-	install -m 644 include/*.h $(DESTDIR)$(PREFIX)/include/
-	install -m 644 $(BUILD)/ballast.1 $(DESTDIR)$(PREFIX)/share/man/man1/
+install: $(BUILD)/ballast $(LIBRARIES) ## install under PREFIX (default /usr/local)
+	@BUILD=$(BUILD) DESTDIR=$(DESTDIR) PREFIX=$(PREFIX) VERSION=$(VERSION) scripts/install.sh
 
 clean: ; rm -rf build ## remove everything that was built
 

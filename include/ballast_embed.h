@@ -230,8 +230,8 @@ int bl_embed_add_layer(bl_embed *embed, const bl_layer *layer);
  * What one rank refuses is refused on all, with the same text. */
 int bl_embed_start(bl_embed *embed);
 
-/* NULL is fine. A move under way is given up; the tensors hold what bl_map() last said, and ranks that
- * serve on see this one take its leave. Called from inside a callback it does nothing. */
+/* NULL is fine. A move under way is given up; the tensors hold what bl_map() last said, and to ranks
+ * that serve on this one is lost. Called from inside a callback it does nothing. */
 void bl_embed_close(bl_embed *embed);
 
 /* The line of text of the last call that failed on this handle; "" when none has. Borrowed until the
@@ -288,7 +288,8 @@ enum {
 };
 
 /* On all ranks, between the same two steps: no move is under way when it returns, and none starts
- * before bl_resume(). Maps may have changed: ask for all of them. */
+ * before bl_resume(). Maps may have changed: ask for all of them. Ranks that do not drain alike are told
+ * (BL_ERR_TIMEOUT, BL_ERR_STATE) and can move experts, but drain no more until they are started again. */
 int bl_drain(bl_embed *embed, int how);
 
 /* On all ranks: compare the tensors that must be the same everywhere, and, with check_copies, the

@@ -491,6 +491,11 @@ bool bl_agent_is_busy(const bl_agent *agent) {
     return !bl_tx_is_idle(&agent->tx);
 }
 
+void bl_agent_note_leave(bl_agent *agent, int rank) {
+    if (!agent->tx.lost[rank])
+        bl_agent_feed(agent, &(bl_tx_event){.kind = BL_TX_EV_LOST, .rank = rank});
+}
+
 int bl_agent_leader(const bl_agent *agent) {
     return bl_tx_leader(&agent->tx);
 }

@@ -83,6 +83,10 @@ bl_status bl_agent_await(bl_agent *agent, double wait_s, bl_error *err);
 bl_status bl_agent_tell(bl_agent *agent, int to, const void *data, size_t bytes, bl_error *err);
 void bl_agent_on_told(bl_agent *agent, bl_agent_hear_fn *hear, void *user);
 
+/* A rank that has taken its leave answers no more: for a move that is under way it is lost. To be told
+ * when all that it sent has been heard. */
+void bl_agent_note_leave(bl_agent *agent, int rank);
+
 /* Lowest living rank; and who lives, [n_ranks], borrowed. */
 int bl_agent_leader(const bl_agent *agent);
 bool bl_agent_lives(const bl_agent *agent, int rank);

@@ -65,6 +65,17 @@ static bool is_idle(const bl_embed *embed) {
     return !bl_agent_is_busy(embed->agent);
 }
 
+/* A rank that closes says nothing to a move that waits for it. */
+static void note_leaves(bl_embed *embed) {
+    for (int rank = 0; rank < embed->n_ranks && !is_idle(embed); rank++) {
+        if (!bl_agent_lives(embed->agent, rank) || !bl_transport_has_closed(embed->transport, rank))
+            continue;
+        bl_agent_hear(embed->agent, NULL); /* what it said last */
+        if (!is_idle(embed))
+            bl_agent_note_leave(embed->agent, rank);
+    }
+}
+
 bl_status bl_embed_take_step(bl_embed *embed, int *layer_p, bl_error *err) {
     bl_error why = BL_ERROR_INIT;
     const uint64_t step = ++embed->step;
@@ -80,6 +91,7 @@ bl_status bl_embed_take_step(bl_embed *embed, int *layer_p, bl_error *err) {
         return BL_OK;
     }
     const bool was_busy = !is_idle(embed);
+    note_leaves(embed);
     const bl_status st = bl_agent_at_step(embed->agent, step, &why);
     if (st >= 0)
         note_loss(embed);
