@@ -48,6 +48,17 @@ ends() {
     run_pid=
     return $code
 }
+# Enough steps for whoever serves to finish a text, however slow the machine is.
+serve_on() {
+    local from='' now
+    for _ in $(seq 2400); do
+        now=$(status step)
+        from=${from:-$now}
+        [ -n "$now" ] && [ "$now" -ge $((from + 60)) ] && return 0
+        sleep 0.05
+    done
+    return 1
+}
 # The others have gone on: let them serve for a moment, then stop them.
 go_on() { # TEXT in the run's messages
     for _ in $(seq 1200); do
@@ -56,7 +67,7 @@ go_on() { # TEXT in the run's messages
         sleep 0.05
     done
     grep -qE "$1" "$work/err" || { sed 's/^/# /' "$work/err"; return 1; }
-    sleep 1
+    serve_on
     kill -TERM $run_pid
     ends
     [ $code -eq 1 ]

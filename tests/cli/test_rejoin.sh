@@ -72,7 +72,7 @@ check "who came back is lost again" lost_are 2
 join 2
 check "and comes back again" is_back 2 2
 check "the journal tells" sh -c "[ \$(grep -c '\"what\":\"return\"' '$work/journal') -eq 3 ] && [ \$(grep -c '\"what\":\"loss\"' '$work/journal') -eq 3 ]"
-sleep 1
+check "they serve on" serve_on
 check "all end together" stop_all 1 2
 check "those who stayed answered as if nothing had happened" survivors_are_exact "1 2"
 check "as did those who came back" returned_is_exact 1
@@ -108,7 +108,7 @@ join 2
 join 3
 check "and come back at once, though one was killed on its way before" eval 'is_back 2 && is_back 3'
 check "nobody is lost" lost_are ""
-sleep 1
+check "they serve on" serve_on
 check "these end together as well" stop_all 0 2 3
 check "who stayed answered as if nothing had happened" survivors_are_exact "0 2 3"
 for rank in 0 2 3; do check "as did rank $rank, which came back" returned_is_exact $rank; done
@@ -130,7 +130,7 @@ gone() {
 }
 check "going on, the stopped one finds that it is out, and ends" gone
 check "the cluster has lost nobody" lost_are ""
-sleep 1
+check "they serve on" serve_on
 check "the end" stop_all 3
 check "who stayed answered as if nothing had happened" survivors_are_exact 3
 check "as did the one who came" returned_is_exact 3
