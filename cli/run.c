@@ -23,6 +23,7 @@ static const char *const TRANSPORTS[] = {"ucx", "local", NULL};
 
 #define MAX_PROMPT_FILE ((size_t)1 << 28)
 #define DEADLINE_S 60.0
+#define LEAST_SILENCE_S 0.05
 
 typedef struct run_options {
     int64_t n_ranks, rank, slots, spares, move_bytes, max_tokens, repeat, batch, prefill_tokens,
@@ -176,7 +177,8 @@ static const bl_opt OPTIONS[] = {
      .type = BL_OPT_STRING,
      AT(arrivals),
      .metavar = "FILE",
-     .help = "which prompt arrives when, as CSV: seconds,prompt,max_tokens; else all at once"},
+     .help = "which prompt (0 is the first) arrives when, as CSV with the header "
+             "seconds,prompt,max_tokens; else all at once"},
     {.name = "temperature",
      .type = BL_OPT_REAL,
      AT(temperature),
@@ -336,6 +338,28 @@ static bl_status load_tokens(const run_options *o, bl_run_job *job, bl_error *er
     return st;
 }
 
+/* An option that would change nothing is a mistake, and is not passed over in silence. */
+static bl_status check_company(const run_options *o, bl_error *err) {
+    run_options standard = {0};
+    set_defaults(&standard);
+    const bool moves = o->spares > 0 || o->socket != NULL;
+    const struct {
+        bool alone;
+        const char *say;
+    } cases[] = {
+        {o->rest_s != standard.rest_s && !o->automatic, "--rest goes with --auto"},
+        {o->top_p != standard.top_p && !(o->temperature > 0), "--top-p goes with --temperature"},
+        {o->window != standard.window && !moves, "--window goes with --spares or --socket"},
+        {o->move_bytes != standard.move_bytes && o->spares == 0, "--move-bytes goes with --spares"},
+        {o->spares > 0 && o->tokens != NULL, "--spares goes with --prompts"},
+        {o->stage_times && o->record == NULL, "--stage-times goes with --record"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        if (cases[i].alone)
+            return bl_fail(err, BL_ERR_USAGE, "%s", cases[i].say);
+    return BL_OK;
+}
+
 static bl_status check_options(const run_options *o, bl_error *err) {
     if ((o->prompts == NULL) == (o->tokens == NULL))
         return bl_fail(err, BL_ERR_USAGE, "give either --prompts or --tokens");
@@ -355,11 +379,15 @@ static bl_status check_options(const run_options *o, bl_error *err) {
     if (o->automatic && (o->tokens != NULL || o->spares < 1))
         return bl_fail(err, BL_ERR_USAGE,
                        "--auto goes with --prompts and at least one of --spares");
-    if (o->stage_times && o->record == NULL)
-        return bl_fail(err, BL_ERR_USAGE, "--stage-times goes with --record");
+    if (o->silence_s > 0 && o->silence_s < LEAST_SILENCE_S)
+        return bl_fail(
+            err, BL_ERR_USAGE,
+            "--silence is %g s, but must be 0 or at least %g s: ranks that only wait for "
+            "a processor would be lost",
+            o->silence_s, LEAST_SILENCE_S);
     if (o->prompts != NULL && (o->logits != NULL || o->topk != NULL))
         return bl_fail(err, BL_ERR_USAGE, "--logits and --topk go with --tokens");
-    return BL_OK;
+    return check_company(o, err);
 }
 
 static bl_status make_job(const run_options *o, bl_run_job *job, bl_error *err) {
@@ -374,6 +402,12 @@ static bl_status make_job(const run_options *o, bl_run_job *job, bl_error *err) 
     job->silence_s = o->silence_s;
     job->needs_socket = o->automatic;
     BL_TRY(load_config(job, err));
+    if (o->spares > job->config.n_experts)
+        return bl_fail(
+            err, BL_ERR_USAGE,
+            "--spares is %lld, but a wave moves experts of one layer, which has %d; more "
+            "buffers would never be used",
+            (long long)o->spares, job->config.n_experts);
     const bl_run_place place = {o->plan, o->topology, o->slots, o->rule};
     BL_TRY(bl_run_place_experts(&place, job, err));
     BL_TRY(resume(o, job, err));

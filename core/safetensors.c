@@ -219,7 +219,9 @@ static bl_status open_header(bl_safetensors *reader, bl_error *err) {
     struct stat info;
     if (fstat(reader->fd, &info) != 0)
         return bl_fail_at(err, BL_ERR_IO, bl_at(reader->path), "cannot stat: %s", strerror(errno));
-    const uint64_t file_bytes = S_ISREG(info.st_mode) ? (uint64_t)info.st_size : 0;
+    if (!S_ISREG(info.st_mode))
+        return bl_fail_at(err, BL_ERR_IO, bl_at(reader->path), "is no regular file");
+    const uint64_t file_bytes = (uint64_t)info.st_size;
     unsigned char size_bytes[8];
     if (file_bytes < sizeof size_bytes)
         return bl_fail_at(err, BL_ERR_PARSE, bl_at(reader->path),
@@ -245,7 +247,8 @@ static bl_status open_header(bl_safetensors *reader, bl_error *err) {
 }
 
 bl_status bl_safetensors_open(const char *path, bl_safetensors **out, bl_error *err) {
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    /* Or a pipe that nobody writes to would keep open() waiting; open_header() refuses it. */
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return bl_fail_at(err, BL_ERR_IO, bl_at(path), "cannot open: %s", strerror(errno));
     bl_safetensors *reader;

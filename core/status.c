@@ -28,8 +28,7 @@ const char *bl_status_name(int status) {
     }
 }
 
-/* A message is one line, whatever names and excerpts of an input it quotes. */
-static void flatten(char *text) {
+void bl_flatten(char *text) {
     for (; *text != '\0'; text++) {
         if ((unsigned char)*text < 0x20 || *text == 0x7f)
             *text = '?';
@@ -49,7 +48,7 @@ static void record(bl_error *err, bl_status code, bl_where where, const char *fo
                       .layer = where.layer,
                       .expert = where.expert};
     vsnprintf(err->text, sizeof err->text, format, args);
-    flatten(err->text);
+    bl_flatten(err->text);
     if (where.file != NULL)
         snprintf(err->file, sizeof err->file, "%s", where.file);
 }
@@ -91,5 +90,5 @@ void bl_error_format(const bl_error *err, char *out, uint64_t out_bytes) {
         expert[0] = '\0';
     snprintf(out, (size_t)out_bytes, "%s%s%s%s%s%s%s", err->file, err->file[0] ? ": " : "", line,
              byte, layer, expert, err->text[0] ? err->text : bl_status_string(err->code));
-    flatten(out);
+    bl_flatten(out);
 }

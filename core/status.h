@@ -73,6 +73,10 @@ void bl_error_set_file(bl_error *err, const char *file);
 /* Write "FILE: line 3: layer 17: expert 5: text" into `out`, always terminated. */
 void bl_error_format(const bl_error *err, char *out, uint64_t out_bytes);
 
+/* Make text one line that steers no terminal, whatever names and excerpts of an input it holds: '?' for
+ * every control character. Messages are made so here; names by whoever reads them. */
+void bl_flatten(char *text);
+
 /* Forward an error to the caller. */
 #define BL_TRY(call)                         \
     do {                                     \

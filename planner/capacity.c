@@ -3,6 +3,7 @@
 #include "core/mem.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #define MAX_SLOTS (1 << 24)
@@ -85,14 +86,17 @@ static bl_status settle(const bl_capacity_request *request, bl_capacity *capacit
     capacity->n_slots = (int)n_slots;
     if (capacity->n_slots < experts) {
         const int each = (experts + capacity->n_active - 1) / capacity->n_active;
+        const int others = experts - capacity->n_slots - 1;
         const bl_where where = {NULL, -1, -1, -1, capacity->n_slots};
-        return bl_fail_at(
-            err, BL_ERR_INFEASIBLE, where,
-            "has no slot, nor have %d others: %d slots on the %d ranks that serve cannot "
-            "hold %d experts; "
-            "%d slots on each rank (--redundant %d) can",
-            experts - capacity->n_slots - 1, capacity->n_slots, capacity->n_active, experts, each,
-            each * request->n_ranks - experts);
+        char beside[48] = "";
+        if (others > 0)
+            snprintf(beside, sizeof beside, ", nor %s %d other%s", others == 1 ? "has" : "have",
+                     others, others == 1 ? "" : "s");
+        return bl_fail_at(err, BL_ERR_INFEASIBLE, where,
+                          "has no slot%s: %d slots on the %d ranks that serve cannot hold %d "
+                          "experts; %d slots on each rank (--redundant %d) can",
+                          beside, capacity->n_slots, capacity->n_active, experts, each,
+                          each * request->n_ranks - experts);
     }
     return BL_OK;
 }

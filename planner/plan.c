@@ -262,6 +262,10 @@ static bl_status read_model(const json_t *root, const char *file, bl_plan *plan,
         return bl_fail_at(err, BL_ERR_RANGE, bl_at(file), "the model's name is longer than %zu",
                           sizeof plan->model_name - 1);
     snprintf(plan->model_name, sizeof plan->model_name, "%s", name);
+    bl_flatten(plan->model_name);
+    if (strcmp(plan->model_name, name) != 0) /* the digest is of the name as it is */
+        return bl_fail_at(err, BL_ERR_PARSE, bl_at(file),
+                          "the model's name holds a control character");
     plan->n_experts = (int)experts;
     plan->top_k = (int)top_k;
     if (json_object_get(object, "num_hidden_layers") == NULL)

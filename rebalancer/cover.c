@@ -61,7 +61,7 @@ static int find_place(const repair *r, int *rank_p) {
 /* ", nor for experts 5 6 7 ...": those behind the first. */
 static void name_another(char *text, size_t bytes, int n, int expert) {
     const size_t used = strlen(text);
-    if (n < 2 || used + 16 > bytes)
+    if (n < 2 || (used > 0 && text[used - 1] == '.'))
         return;
     const bool full = used + 32 > bytes;
     snprintf(text + used, bytes - used, "%s", n == 2 ? ", nor for" : "");

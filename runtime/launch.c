@@ -2,6 +2,7 @@
 
 #include "core/mem.h"
 #include "core/progress.h"
+#include "runtime/descriptors.h"
 #include "runtime/launch_pipe.h"
 
 #include <arpa/inet.h>
@@ -387,6 +388,7 @@ bl_status bl_launch_ranks(int n_ranks, bl_rank_fn *fn, void *user, const bl_laun
     struct pollfd *polled = NULL;
     bl_status st;
     memset(ends, 0, sizeof *ends * (size_t)n_ranks);
+    BL_TRY(bl_descriptors_want(n_ranks, err));
     BL_TRY_GOTO(st, BL_CALLOC(run.children, n_ranks, err), out);
     BL_TRY_GOTO(st, BL_CALLOC(polled, n_ranks + 1, err), out);
     for (int rank = 0; rank < n_ranks; rank++) {

@@ -40,6 +40,7 @@ static bl_status refuse_unsupported(const json_t *root, const char *file, bl_err
     BL_TRY(bl_json_int_or(root, "decoder_sparse_step", 0, 1 << 20, 1, file, &sparse_step, err));
     const json_t *dense = json_object_get(root, "mlp_only_layers");
     const json_t *scaling = json_object_get(root, "rope_scaling");
+    const json_t *quantized = json_object_get(root, "quantization_config");
     const char *key = NULL;
     if (strcmp(activation, "silu") != 0)
         key = "hidden_act";
@@ -53,6 +54,8 @@ static bl_status refuse_unsupported(const json_t *root, const char *file, bl_err
         key = "mlp_only_layers";
     else if (scaling != NULL && !json_is_null(scaling))
         key = "rope_scaling";
+    else if (quantized != NULL && !json_is_null(quantized))
+        key = "quantization_config";
     if (key != NULL)
         return bl_fail_at(err, BL_ERR_UNSUPPORTED, bl_at(file),
                           "the engine does not implement this value of %s", key);

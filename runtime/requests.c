@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define MAX_DUE_S 1e9
+
 /* ---- prompts ------------------------------------------------------------------------------- */
 
 /* Start of the next line that holds only --- (a carriage return may follow), or `bytes`; *after:
@@ -120,7 +122,10 @@ static bl_status take_arrival(const bl_csv_row *row, void *user, bl_error *err) 
     if (row->n_fields == 3)
         BL_TRY(bl_csv_int(row, 2, 1, 1 << 24, &max_tokens, err));
     const double before = to->n > 0 ? to->arrivals[to->n - 1].due_s : 0;
-    if (!(due_s >= before && due_s <= 1e9))
+    if (due_s > MAX_DUE_S)
+        return bl_fail_at(err, BL_ERR_RANGE, bl_at_line(row->file, row->line),
+                          "it arrives at %g s, but must within %g s", due_s, MAX_DUE_S);
+    if (!(due_s >= before))
         return bl_fail_at(err, BL_ERR_RANGE, bl_at_line(row->file, row->line),
                           "it arrives at %g s, after one at %g s; times ascend from 0", due_s,
                           before);

@@ -4,6 +4,7 @@
 #include "core/mem.h"
 #include "core/progress.h"
 #include "core/rng.h"
+#include "runtime/descriptors.h"
 #include "runtime/rendezvous.h"
 
 #include <netinet/in.h>
@@ -296,7 +297,9 @@ static bl_status start(bl_ucx *ucx, const bl_ucx_options *options, bl_error *err
 bl_status bl_transport_ucx_open(const bl_ucx_options *options, bl_transport **out, bl_error *err) {
     bl_ucx *ucx;
     BL_TRY(bl_ucx_make(options, &ucx, err));
-    const bl_status st = start(ucx, options, err);
+    bl_status st = bl_descriptors_want(options->n_ranks, err);
+    if (st >= 0)
+        st = start(ucx, options, err);
     if (st < 0) {
         bl_ucx_destroy(ucx);
         return st;

@@ -59,6 +59,20 @@ static void check(const bl_record *got, made *m, bool sets) {
     assert_int_equal(got->weights != NULL, m->record.weights != NULL);
 }
 
+/* Names are printed: a file cannot steer a terminal through them. */
+static void names_are_printable(void **state) {
+    (void)state;
+    bl_error err;
+    bl_blt_reader *reader;
+    bl_trace_info info = bl_test_info(1, (const int[]){2}, 4, 2);
+    snprintf(info.model, sizeof info.model, "a\x1b[31m\nb");
+    bl_test_close(bl_test_create(bl_test_temp("names.blt"), &info));
+    assert_ok(bl_blt_open(bl_test_temp("names.blt"), &reader, &err));
+    assert_string_equal(bl_blt_info(reader)->model, "a?[31m?b");
+    bl_blt_reader_free(reader);
+    bl_trace_info_free(&info);
+}
+
 /* Layers in turn, records of all sizes, with and without empties and weights. */
 static void round_trip(int n_ids, int k, bool sets) {
     enum { RECORDS = 60 };
@@ -255,9 +269,10 @@ static void version_1_is_read(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ids_by_layer),        cmocka_unit_test(rows_as_sets),
-        cmocka_unit_test(four_bytes_of_slots), cmocka_unit_test(a_code_for_each_layer),
-        cmocka_unit_test(parts_step_by_step),  cmocka_unit_test(version_1_is_read),
+        cmocka_unit_test(ids_by_layer),          cmocka_unit_test(names_are_printable),
+        cmocka_unit_test(rows_as_sets),          cmocka_unit_test(four_bytes_of_slots),
+        cmocka_unit_test(a_code_for_each_layer), cmocka_unit_test(parts_step_by_step),
+        cmocka_unit_test(version_1_is_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

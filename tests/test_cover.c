@@ -56,7 +56,7 @@ static void test_what_has_no_place_is_named(void **state) {
     bl_error err;
     bl_placement p = one_layer(4, two_each, 8, (const int[]){0, 1, 2, 3, 4, 5, 6, 7});
     bl_layer_placement out;
-    bl_orphan orphans[8];
+    bl_orphan orphans[64];
     int n_orphans;
     bool changed;
     assert_fails(bl_cover(&p.layers[0], (const bool[]){false, false, true, false}, &out, orphans,
@@ -65,6 +65,15 @@ static void test_what_has_no_place_is_named(void **state) {
                  "no living rank has a slot left for it, nor for 5: 8 experts, 6 slots");
     assert_int_equal(err.layer, 3);
     assert_int_equal(err.expert, 4);
+    bl_placement_free(&p);
+
+    int many[64]; /* more than a line has room for: the rest is one "..." */
+    for (int expert = 0; expert < 64; expert++)
+        many[expert] = expert;
+    p = one_layer(2, (const int[]){32, 32}, 64, many);
+    assert_fails(bl_cover(&p.layers[0], (const bool[]){true, false}, &out, orphans, &n_orphans,
+                          &changed, &err),
+                 BL_ERR_INFEASIBLE, "nor for 1 2 3 4 5 6 7 8 9 10 11 ...: 64 experts, 32 slots");
     bl_placement_free(&p);
 }
 

@@ -230,6 +230,8 @@ static void refusals(void **state) {
          "\"experts\" is 0", -1, -1},
         {PLAN("\"model\":{\"name\":\"x\",\"experts\":4,\"top_k\":5}", LAYER1), BL_ERR_RANGE,
          "\"top_k\" is 5", -1, -1},
+        {PLAN("\"model\":{\"name\":\"a\\u001b[31m\",\"experts\":4,\"top_k\":1}", LAYER1),
+         BL_ERR_PARSE, "control character", -1, -1},
         {PLAN("\"model\":{\"name\":\"x\",\"experts\":1e99,\"top_k\":1}", LAYER1), BL_ERR_PARSE,
          "an integer", -1, -1},
         {PLAN("\"model\":{\"name\":\"toy\",\"experts\":4,\"top_k\":1,\"num_hidden_layers\":3,"

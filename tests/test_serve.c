@@ -402,6 +402,7 @@ static void arrival_traces_are_checked(void **state) {
         {"0,1\n", BL_ERR_PARSE, "the header must be", 1},
         {"seconds,prompt\n0,1\n-1,1\n", BL_ERR_RANGE, "times ascend", 3},
         {"seconds,prompt\n2,1\n1,1\n", BL_ERR_RANGE, "times ascend", 3},
+        {"seconds,prompt\n0,1\n2e9,1\n", BL_ERR_RANGE, "2e+09 s, but must within 1e+09 s", 3},
         {"seconds,prompt\nnan,1\n", BL_ERR_PARSE, "nan", 2},
         {"seconds,prompt\n0,2\n", BL_ERR_RANGE, "2", 2},
         {"seconds,prompt,max_tokens\n0,1,0\n", BL_ERR_RANGE, "0", 2},

@@ -109,6 +109,8 @@ bl_status bl_blt_info_from_json(const json_t *root, const char *file, bl_trace_i
                           .domain = (int)domain};
     snprintf(info.model, sizeof info.model, "%s", name);
     snprintf(info.source, sizeof info.source, "%s", source);
+    bl_flatten(info.model); /* both are printed */
+    bl_flatten(info.source);
     bl_status st =
         ints_from_json(layers, BL_MAX_LAYERS, "layers", file, &info.layers, &info.n_layers, err);
     if (st == BL_OK)

@@ -95,7 +95,7 @@ END
 check "... every expert lives, the orphans are named" lost
 check "... and told" says "4 experts had no copy but on masked ranks" \
     plan --slots-per-rank 3,3,3,3,3,3,3,3 --current bare.json --mask 2 -o alive.json
-check "too few live slots" fails_with 'expert 14: has no slot, nor have 1 others: 14 slots on the 7 ranks that serve cannot hold 16' \
+check "too few live slots" fails_with 'expert 14: has no slot, nor has 1 other: 14 slots on the 7 ranks that serve cannot hold 16' \
     plan --slots 16 --current bare.json --mask 2 -o x.json
 
 # ---- what moves and spares cost ----

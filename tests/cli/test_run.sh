@@ -321,6 +321,19 @@ cp $model/config.json "$work/cut"
 head -c 9000000 $model/model.safetensors >"$work/cut/model.safetensors"
 check "a cut checkpoint is one line" fails_with "leave the file's" \
     "$ballast" run -n 2 --model "$work/cut" --prompts $model/prompts/c.txt
+alone() { run -n 2 --prompts $model/prompts/c.txt --max-tokens 1 "$@"; }
+for option in "--rest 3" "--top-p 0.5" "--window 3" "--move-bytes 64K"; do
+    # shellcheck disable=SC2086
+    check "an option that would change nothing is refused: $option" \
+        fails_with "${option% *} goes with" alone $option
+done
+check "a silence that every pause exceeds is refused" fails_with "--silence is 1e-09 s" alone --silence 1ns
+check "more buffers than a wave can fill are refused" fails_with "--spares is 33" alone --spares 33
+few_files() { (ulimit -n 40 && exec "$ballast" run -n 4 --model $model --prompts $model/prompts/c.txt); }
+check "too few open files are named before the ranks wait for one another" \
+    fails_with "open files, and the limit is 40" few_files
+soft_limit() { (ulimit -Sn 24 && run -n 4 --prompts $model/prompts/c.txt --max-tokens 1 >"$work/soft.txt") && alone | cmp - "$work/soft.txt"; }
+check "a soft limit is raised" soft_limit
 check "logits into nowhere" fails_with "no-such-dir" logits "$work/no-such-dir/l.npy" -n 1
 check "nothing half-written is left" [ -z "$(ls "$work" | grep -E 'tmp|^x\.npy')" ]
 
