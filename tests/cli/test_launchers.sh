@@ -170,11 +170,17 @@ collected() {
     [ $bad -eq 0 ] && survivors_equal "$work/out.1" 0
 }
 trap 'kill -9 "${pids[@]}" 2>/dev/null; rm -rf "$work"' EXIT
-start_torch --prompts "$work/prompts" --max-tokens 24 --repeat 100000 --slots 48 --spares 2 --auto \
-    --rest 0 --window 16 --socket "$socket"
-check "--auto moves experts from a thread of rank 0" moves_by_itself
-check "rank 0 is killed: the next one answers" taken_over
-check "and prints what the survivors answered, which is right" collected
+if [[ $BUILD == *address* ]]; then # a controller that waits for evidence makes a test of minutes there
+    skip "--auto moves experts from a thread of rank 0" "instrumented ranks are too slow"
+    skip "rank 0 is killed: the next one answers" "instrumented ranks are too slow"
+    skip "and prints what the survivors answered, which is right" "instrumented ranks are too slow"
+else
+    start_torch --prompts "$work/prompts" --max-tokens 24 --repeat 100000 --slots 48 --spares 2 --auto \
+        --rest 0 --window 16 --socket "$socket"
+    check "--auto moves experts from a thread of rank 0" moves_by_itself
+    check "rank 0 is killed: the next one answers" taken_over
+    check "and prints what the survivors answered, which is right" collected
+fi
 check "a socket that --auto needs must open" fails_with "no-such-dir" env BALLAST_SOCKET="$work/no-such-dir/s" \
     "$ballast" run -n 2 --model $model --prompts $model/prompts/json.txt --spares 1 --auto
 
