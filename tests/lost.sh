@@ -14,31 +14,23 @@ done >"$work/prompts"
 n_prompts=16
 
 status() { "$ballast" status --socket "$socket" --json 2>/dev/null | tr -d '\n' | grep -oE "\"$1\": ?[^,}]*" | head -1 | sed 's/^[^:]*: *//; s/"//g'; }
+is_stable() { [ "$(status state)" = stable ]; }
 start() { # REPEAT OPTION...
     "$ballast" run -n 4 --model $model --prompts "$work/prompts" --max-tokens 24 --batch 2 --repeat "$1" \
         --socket "$socket" "${@:2}" >"$work/out" 2>"$work/err" &
     run_pid=$!
-    for _ in $(seq 600); do
-        [ "$(status state)" = stable ] && break
-        sleep 0.05
-    done
+    eventually is_stable
     ranks=($(cat /proc/$run_pid/task/*/children))
     [ ${#ranks[@]} -eq 4 ]
 }
 # Until the ranks that the cluster counts as lost are these, "" or "2" or "2,3".
-lost_are() { # RANKS
-    for _ in $(seq 1200); do
-        [ "$("$ballast" status --socket "$socket" --json 2>/dev/null | tr -d ' \n' | grep -o '"lost":\[[^]]*\]')" = "\"lost\":[$1]" ] && return 0
-        sleep 0.05
-    done
-    return 1
-}
-# The run ends by itself within a minute; prints its exit code.
+lost_now() { "$ballast" status --socket "$socket" --json 2>/dev/null | tr -d ' \n' | grep -o '"lost":\[[^]]*\]'; }
+counts_as_lost() { [ "$(lost_now)" = "\"lost\":[$1]" ]; }
+lost_are() { eventually counts_as_lost "$1"; }
+is_over() { ! kill -0 $run_pid 2>/dev/null; }
+# The run ends by itself; returns its exit code.
 ends() {
-    for _ in $(seq 1200); do
-        kill -0 $run_pid 2>/dev/null || break
-        sleep 0.05
-    done
+    eventually is_over
     if kill -0 $run_pid 2>/dev/null; then
         echo "# it hangs"
         kill -KILL $run_pid
@@ -48,24 +40,15 @@ ends() {
     run_pid=
     return $code
 }
-# Enough steps for whoever serves to finish a text, however slow the machine is.
+# As many steps from now on that every rank has answered some requests.
+has_served() { [ "$(status step)" -ge "$1" ] 2>/dev/null || is_over; }
 serve_on() {
-    local from='' now
-    for _ in $(seq 2400); do
-        now=$(status step)
-        from=${from:-$now}
-        [ -n "$now" ] && [ "$now" -ge $((from + 60)) ] && return 0
-        sleep 0.05
-    done
-    return 1
+    eventually has_served 1 && eventually has_served $(($(status step) + 100))
 }
-# The others have gone on: let them serve for a moment, then stop them.
+said() { grep -qE "$1" "$work/err" || is_over; }
+# The others have gone on: let them serve, then stop them.
 go_on() { # TEXT in the run's messages
-    for _ in $(seq 1200); do
-        grep -qE "$1" "$work/err" && break
-        kill -0 $run_pid 2>/dev/null || break
-        sleep 0.05
-    done
+    eventually said "$1"
     grep -qE "$1" "$work/err" || { sed 's/^/# /' "$work/err"; return 1; }
     serve_on
     kill -TERM $run_pid

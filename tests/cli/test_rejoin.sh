@@ -11,12 +11,9 @@ join() { # RANK: in the background, its texts in $work/out.RANK
         --repeat 100000 --spares 4 >"$work/out.$1" 2>"$work/err.$1" &
     back[$1]=$!
 }
+came_back() { [ "$(cat "$work"/err* | grep -c "rank $1 is back from step")" -ge "$2" ] || ! kill -0 "${back[$1]}" 2>/dev/null; }
 is_back() { # RANK [TIMES]
-    for _ in $(seq 1200); do
-        [ "$(cat "$work"/err* | grep -c "rank $1 is back from step")" -ge "${2:-1}" ] && return 0
-        kill -0 "${back[$1]}" 2>/dev/null || break
-        sleep 0.05
-    done
+    eventually came_back "$1" "${2:-1}" && kill -0 "${back[$1]}" && return 0
     sed 's/^/# /' "$work"/err*
     return 1
 }
