@@ -35,6 +35,9 @@ static void add_real(bl_hasher *to, double value) {
 static void add_checkpoint(bl_hasher *to, const bl_run_job *job, const bl_qwen3 *model) {
     const bl_qwen3_config *c = &job->config;
     const size_t row = (size_t)c->hidden * sizeof(uint16_t);
+    const size_t queries = (size_t)c->n_heads * (size_t)c->head_dim,
+                 keys = (size_t)c->n_kv_heads * (size_t)c->head_dim,
+                 head_row = (size_t)c->head_dim * sizeof(uint16_t);
     const int numbers[] = {c->n_layers, c->hidden, c->n_heads,       c->n_kv_heads,
                            c->head_dim, c->top_k,  c->inner,         c->n_experts,
                            c->vocab,    c->tied,   c->max_positions, c->renormalise};
@@ -43,11 +46,18 @@ static void add_checkpoint(bl_hasher *to, const bl_run_job *job, const bl_qwen3 
     add_real(to, (double)c->norm_eps);
     add_real(to, c->rope_theta);
     bl_hasher_add(to, bl_qwen3_embedding(model), row * (size_t)c->vocab);
+    bl_hasher_add(to, bl_qwen3_head(model), row * (size_t)c->vocab);
     bl_hasher_add(to, bl_qwen3_final_norm(model), row);
     for (int layer = 0; layer < c->n_layers; layer++) {
         const bl_qwen3_layer *weights = bl_qwen3_layer_of(model, layer);
         bl_hasher_add(to, weights->input_norm, row);
         bl_hasher_add(to, weights->post_norm, row);
+        bl_hasher_add(to, weights->q, row * queries);
+        bl_hasher_add(to, weights->k, row * keys);
+        bl_hasher_add(to, weights->v, row * keys);
+        bl_hasher_add(to, weights->o, row * queries);
+        bl_hasher_add(to, weights->q_norm, head_row);
+        bl_hasher_add(to, weights->k_norm, head_row);
         bl_hasher_add(to, weights->router, row * (size_t)c->n_experts);
     }
 }

@@ -6,7 +6,7 @@
  * each would serve its own, and the texts that rank 0 prints would be of no run at all. So they compare
  * digests before the first step, and the first difference is refused on every rank, by name.
  *
- * Of a checkpoint the parts that every rank reads are compared (embedding, norms, routers), not the
+ * Of a checkpoint the parts that every rank reads are compared (all but experts), not the
  * experts, of which each reads its own.
  */
 #ifndef BL_CLI_RUN_AGREE_H

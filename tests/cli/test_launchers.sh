@@ -81,11 +81,15 @@ differs() { # TEXT WITH OPTIONS
     return $bad
 }
 short="--model $model --prompts $model/prompts/json.txt --max-tokens 4"
-mkdir "$work/stale" # a checkpoint of the same shape in which one weight of a router is another
-cp $model/config.json $model/model.safetensors "$work/stale"
+mkdir "$work/stale"
 bytes=$(od -An -tu8 -N8 $model/model.safetensors | tr -d ' ')
-router=$(head -c "$bytes" $model/model.safetensors | grep -oaE '"model.layers.3.mlp.gate.weight":[^}]*' | grep -oE '\[[0-9]+,' | tail -1 | tr -d '[,')
-printf '\001' | dd of="$work/stale/model.safetensors" bs=1 seek="$((8 + bytes + router))" conv=notrunc status=none
+stale() { # TENSOR: a checkpoint of the same shape in which one weight of it is another
+    local at
+    at=$(head -c "$bytes" $model/model.safetensors | grep -oaE "\"$1\":[^}]*" | grep -oE '\[[0-9]+,' | tail -1 | tr -d '[,')
+    cp $model/config.json $model/model.safetensors "$work/stale"
+    printf '\001' | dd of="$work/stale/model.safetensors" bs=1 seek="$((8 + bytes + at))" conv=notrunc status=none
+    ! cmp -s $model/model.safetensors "$work/stale/model.safetensors"
+}
 "$BUILD/tests/tools/random_plan" 1 $model 4 10 >"$work/plan.1"
 "$BUILD/tests/tools/random_plan" 2 $model 4 10 >"$work/plan.2"
 check "ranks with different prompts are refused" differs "what to serve: --prompts" "$short" \
@@ -93,8 +97,12 @@ check "ranks with different prompts are refused" differs "what to serve: --promp
 check "ranks with different plans are refused, also where ranks may be lost" differs "where the experts live: --plan" \
     "$short --spares 1 --plan $work/plan.1" "$short --spares 1 --plan $work/plan.2"
 check "ranks with different rules are refused" differs "how rows travel: --rule" "$short" "$short --rule nearest"
-check "ranks with different checkpoints are refused" differs "the checkpoint of --model" "$short" \
-    "--model $work/stale --prompts $model/prompts/json.txt --max-tokens 4"
+other_weight() {
+    stale "$1" && differs "the checkpoint of --model" "$short" "--model $work/stale --prompts $model/prompts/json.txt --max-tokens 4"
+}
+for tensor in model.layers.3.mlp.gate.weight model.layers.1.self_attn.q_proj.weight lm_head.weight; do
+    check "ranks with different checkpoints are refused: $tensor" other_weight $tensor
+done
 check "ranks with different seeds are refused" differs "how to serve it: .*--seed" "$short --temperature 1" \
     "$short --temperature 1 --seed 2"
 
