@@ -67,9 +67,15 @@
  * weights of the expert that bl_map() names; bl_resume() on all ranks compares again and lets moves
  * start.
  *
+ * Maps. An engine that does not ask bl_map() for a map it was told of serves by an old one, and its text
+ * turns to garbage. So the first step names a layer although nothing has moved: a rank that does not
+ * ask for that map by its next step takes part in no move, and whoever wants one is told why. A rank
+ * that has not asked when experts have moved is told by BL_ERR_ABORTED in the next step.
+ *
  * Failures. A move that fails leaves the placement in force serving; bl_step() returns BL_OK and
  * bl_embed_read_status() says why. There is one status by which bl_step() asks a rank not to serve on:
- * BL_ERR_ABORTED, when it cannot know whether the others have carried out a commit that it had promised.
+ * BL_ERR_ABORTED, when it cannot know whether the others have carried out a commit that it had promised,
+ * or has served by an old map.
  *
  * Losses. When a rank dies, the placement stays as it is, with the slots of the dead in it, and nothing
  * moves: bl_step() goes on returning BL_OK and news.lost names the rank. An engine whose own network
@@ -242,7 +248,7 @@ const char *bl_embed_error(const bl_embed *embed);
 
 typedef struct bl_step_news {
     size_t size;
-    int layer;     /* whose map and weights have just changed; -1: none */
+    int layer;     /* whose map to ask for now: it is new, or this is the first step; -1: none */
     int busy;      /* a move is under way: go on stepping, also without tokens */
     uint64_t step; /* number of this step, the same on all ranks; the first is 1 */
     int lost;      /* lowest rank that was lost and not repaired; -1: none */

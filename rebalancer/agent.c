@@ -320,6 +320,10 @@ static const bl_schedule *prepare(bl_agent *agent, const bl_tx_message *message,
                                   const unsigned char *payload, size_t payload_bytes,
                                   bl_error *err) {
     const unsigned char *name;
+    if (agent->refusal != NULL) {
+        bl_fail(err, BL_ERR_STATE, "%s", agent->refusal);
+        return NULL;
+    }
     if (bl_agent_rounds_cut(agent, payload, &payload_bytes, &name, err) < 0)
         return NULL;
     if (message->from == agent->rank)
@@ -494,6 +498,12 @@ bool bl_agent_is_busy(const bl_agent *agent) {
 void bl_agent_note_leave(bl_agent *agent, int rank) {
     if (!agent->tx.lost[rank])
         bl_agent_feed(agent, &(bl_tx_event){.kind = BL_TX_EV_LOST, .rank = rank});
+}
+
+void bl_agent_refuse(bl_agent *agent, const char *why) {
+    agent->refusal = why;
+    if (bl_agent_is_busy(agent))
+        bl_agent_feed(agent, &(bl_tx_event){.kind = BL_TX_EV_FAILED, .reason = why});
 }
 
 int bl_agent_leader(const bl_agent *agent) {

@@ -87,6 +87,10 @@ void bl_agent_on_told(bl_agent *agent, bl_agent_hear_fn *hear, void *user);
  * when all that it sent has been heard. */
 void bl_agent_note_leave(bl_agent *agent, int rank);
 
+/* From now on this rank takes part in no move, for this reason (borrowed); one that has not been promised
+ * yet is given up. */
+void bl_agent_refuse(bl_agent *agent, const char *why);
+
 /* Lowest living rank; and who lives, [n_ranks], borrowed. */
 int bl_agent_leader(const bl_agent *agent);
 bool bl_agent_lives(const bl_agent *agent, int rank);

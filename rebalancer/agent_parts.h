@@ -72,6 +72,7 @@ struct bl_agent {
     bool any_gone;
     bool held; /* answer to STEP */
     bool recovering;
+    const char *refusal; /* why it takes part in no move; NULL: it does */
     bl_outgoing *streams;
     size_t n_streams, streams_capacity;
     bl_incoming landings[BL_WAVE_MAX_ARRIVALS];

@@ -136,6 +136,10 @@ int bl_embed_open(const bl_embed_options *options, bl_embed **embed_p, char *tex
                                    : bl_fail(&err, BL_ERR_USAGE, "embed_p is NULL");
     if (st >= 0) {
         embed->refused = BL_ERROR_INIT;
+        st = BL_CALLOC(embed->told, 1, &err);
+    }
+    if (st >= 0) {
+        *embed->told = -1;
         st = take_options(embed, options, &err);
     }
     if (st < 0) {
@@ -426,6 +430,7 @@ void bl_embed_close(bl_embed *embed) {
     free(embed->slots_of_rank);
     bl_placement_free(&embed->placement);
     free(embed->epochs);
+    free(embed->told);
     free(embed->model);
     free(embed->rule);
     free(embed->rendezvous);

@@ -51,12 +51,16 @@ struct bl_embed {
     uint64_t tokens, experts_ns; /* the same */
     uint64_t step_began_ns;      /* 0: there was none */
     uint64_t step, commits;
+    /* Index of the layer whose map is new and was not asked for yet; -1: none. Apart, since asking
+     * changes nothing else. */
+    int *told;
     uint64_t max_step_ns;
     bool is_spent; /* bl_embed_start() was called */
     bool is_started, is_drained;
     bool is_off;  /* no moves until a loss is repaired */
     bool is_dead; /* and this rank must not serve */
     char reason[BL_EMBED_REASON_BYTES];
+    char deaf[BL_EMBED_REASON_BYTES]; /* why this rank takes part in no move; "": it does */
 };
 
 /* One step of this rank; *layer_p is the layer that changed, or -1. */

@@ -138,6 +138,7 @@ static void note_repair(bl_embed *embed, const bl_recovered *r, bl_repaired *out
     embed->step_began_ns = 0; /* what the loss took is no step */
     embed->is_off = false;
     embed->reason[0] = '\0';
+    *embed->told = -1; /* the engine asks for all maps */
     for (int l = 0; l < embed->placement.n_layers; l++)
         embed->epochs[l] = bl_agent_map(embed->agent, l)->epoch;
     for (int rank = 0; rank < embed->n_ranks; rank++) {

@@ -8,6 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+static int index_of(const bl_embed *embed, int layer) {
+    for (int l = 0; l < embed->placement.n_layers; l++) {
+        if (embed->placement.layers[l].layer == layer)
+            return l;
+    }
+    return -1;
+}
+
 /* ---- a step ---------------------------------------------------------------------------------- */
 
 static void set_reason(bl_embed *embed, const char *text) {
@@ -104,6 +112,38 @@ bl_status bl_embed_check_started(const bl_embed *embed, bl_error *err) {
     return embed->is_started ? BL_OK : bl_fail(err, BL_ERR_STATE, "bl_embed_start() comes first");
 }
 
+/* An engine that does not ask for the map it was told of goes on by the old one. In the first step one
+ * layer is named though its map is the one declared, so that this shows before anything has moved. */
+static bl_status check_asked(bl_embed *embed, bl_error *err) {
+    const int l = *embed->told;
+    *embed->told = -1;
+    if (l < 0 || embed->is_dead)
+        return BL_OK;
+    const int layer = embed->placement.layers[l].layer;
+    if (embed->step == 1) {
+        snprintf(embed->deaf, sizeof embed->deaf,
+                 "layer %d: rank %d was told of its map in the first step and did not ask for it "
+                 "(bl_map()): it would serve by an old one after a move",
+                 layer, embed->rank);
+        bl_agent_refuse(embed->agent, embed->deaf);
+        return BL_OK;
+    }
+    embed->is_dead = true;
+    set_reason(embed, "a new map was not asked for");
+    return bl_fail_at(err, BL_ERR_ABORTED, bl_at_layer(NULL, layer),
+                      "its experts have moved in step %llu and nobody asked for the new map "
+                      "(bl_map()): what this rank has served since is wrong",
+                      (unsigned long long)embed->step);
+}
+
+/* ... and tell: which layer's map the engine has to ask for. */
+static int tell(bl_embed *embed, int changed) {
+    if (changed < 0 && embed->step == 1)
+        changed = embed->placement.layers[0].layer;
+    *embed->told = changed < 0 ? -1 : index_of(embed, changed);
+    return changed;
+}
+
 static bl_status step(bl_embed *embed, bl_step_news *news, bl_error *err) {
     const uint64_t begin = bl_now_ns();
     bl_step_news made = BL_STEP_NEWS_INIT, ignored = BL_STEP_NEWS_INIT;
@@ -113,7 +153,9 @@ static bl_status step(bl_embed *embed, bl_step_news *news, bl_error *err) {
     BL_TRY(bl_embed_check_started(embed, err));
     BL_TRY(bl_embed_give_struct(news, &made, sizeof made, least, "news", err));
     bl_embed_end_step(embed, begin);
+    BL_TRY(check_asked(embed, err));
     const bl_status st = bl_embed_take_step(embed, &made.layer, err);
+    made.layer = tell(embed, made.layer);
     const uint64_t took = bl_now_ns() - begin;
     if (took > embed->max_step_ns)
         embed->max_step_ns = took;
@@ -132,14 +174,6 @@ int bl_step(bl_embed *embed, bl_step_news *news) {
 
 /* ---- maps ------------------------------------------------------------------------------------ */
 
-static int index_of(const bl_embed *embed, int layer) {
-    for (int l = 0; l < embed->placement.n_layers; l++) {
-        if (embed->placement.layers[l].layer == layer)
-            return l;
-    }
-    return -1;
-}
-
 /* Reads only, and from inside a call there is no map to be had: it may be the one that is changing. */
 int bl_map(const bl_embed *embed, int layer, bl_trace_map *map) {
     if (embed == NULL || map == NULL)
@@ -153,6 +187,8 @@ int bl_map(const bl_embed *embed, int layer, bl_trace_map *map) {
         return BL_ERR_VERSION;
     const bl_layer_placement *now =
         embed->store != NULL ? bl_store_map(embed->store, layer) : &embed->placement.layers[l];
+    if (*embed->told == l)
+        *embed->told = -1;
     map->layer = layer;
     map->epoch = now->epoch;
     map->n_ranks = now->n_ranks;
@@ -241,6 +277,7 @@ static bl_status drain(bl_embed *embed, int how, bl_error *err) {
         return BL_OK;
     }
     bl_embed_hold(embed, BL_EMBED_HELD_BY_RELOAD);
+    *embed->told = -1; /* the engine asks for all maps afterwards */
     BL_TRY(BL_CALLOC(notes, embed->n_ranks, err));
     const bl_status st = settle(embed, how, notes, err);
     free(notes);

@@ -446,7 +446,7 @@ static void silent_body(ec_member *m) {
     ec_apply(m, goal);
     if (m->rank == 0) {
         while (status.busy) {
-            ec_succeed(m, bl_step(m->embed, NULL));
+            ec_succeed(m, ec_step_alone(m));
             bl_embed_read_status(m->embed, &status);
         }
         EXPECT(m, strstr(status.reason, "rank 1") != NULL && !status.is_off);
@@ -454,7 +454,7 @@ static void silent_body(ec_member *m) {
     }
     ec_meet(m);
     while (m->rank == 1 && m->embed->step < m->all->members[0].embed->step)
-        ec_succeed(m, bl_step(m->embed, NULL));
+        ec_succeed(m, ec_step_alone(m));
     ec_meet(m);
     ec_until_stable(m);
     EXPECT(m, ec_map_is(m, 3, in_order));

@@ -339,7 +339,7 @@ static void early_close_body(ec_member *m) {
     }
     const double until_s = bl_now_s() + EC_PATIENCE_S;
     do {
-        ec_succeed(m, bl_step(m->embed, NULL));
+        ec_succeed(m, ec_step_alone(m));
         bl_embed_read_status(m->embed, &status);
     } while (status.busy && ec_fine(m) && bl_now_s() < until_s);
     EXPECT(m, !status.busy);
@@ -364,6 +364,71 @@ static void test_closing_in_the_middle_of_a_move(void **state) {
     }
 }
 
+/* ---- engines that forget the map ------------------------------------------------------------- */
+
+/* Steps of two ranks until no move is under way or one of them fails; one that does not ask for maps
+ * does so in the first of them alone. */
+static void steps_until_idle(ec_member *m, bool asks, int *st) {
+    static int busy[EC_MAX_RANKS], failed[EC_MAX_RANKS];
+    const double until_s = bl_now_s() + EC_PATIENCE_S;
+    bool go_on = true;
+    *st = BL_OK;
+    for (int n = 0; go_on && bl_now_s() < until_s; n++) {
+        ec_meet(m);
+        *st = asks || n == 0 ? ec_step_alone(m) : bl_step(m->embed, NULL);
+        bl_embed_status status = BL_EMBED_STATUS_INIT;
+        bl_embed_read_status(m->embed, &status);
+        busy[m->rank] = status.busy;
+        failed[m->rank] = *st < 0;
+        ec_meet(m);
+        go_on = (busy[0] || busy[1] || n < 4) && !failed[0] && !failed[1];
+    }
+}
+
+/* sgl #18213, #39580: rank 1 never asks for a map. Its first step shows that, and nothing moves. */
+static void deaf_body(ec_member *m) {
+    bl_embed_status status = BL_EMBED_STATUS_INIT;
+    ec_succeed(m, m->rank == 0 ? ec_step_alone(m) : bl_step(m->embed, NULL));
+    ec_meet(m);
+    ec_succeed(m, m->rank == 0 ? ec_step_alone(m) : bl_step(m->embed, NULL));
+    ec_meet(m);
+    int st;
+    ec_apply(m, swapped);
+    steps_until_idle(m, true, &st);
+    ec_succeed(m, st);
+    bl_embed_read_status(m->embed, &status);
+    EXPECT(m, m->rank == 1 || strstr(status.reason, "rank 1 was told of its map in the first step "
+                                                    "and did not ask for it") != NULL);
+    EXPECT(m, status.commits == 0 && ec_map_is(m, 3, in_order) && ec_map_is(m, 7, in_order));
+}
+
+static void test_an_engine_that_forgets_the_map(void **state) {
+    (void)state;
+    ec_cluster *all = ec_new(2, 4, two_by_two, in_order);
+    all->options.spares = 1;
+    ec_run(all, deaf_body);
+}
+
+/* It asks in its first step only: it is told in the step after the first commit. */
+static void forgetful_body(ec_member *m) {
+    int st;
+    ec_meet(m);
+    ec_apply(m, swapped);
+    steps_until_idle(m, m->rank == 0, &st);
+    EXPECT(m, st == (m->rank == 1 ? BL_ERR_ABORTED : BL_OK));
+    EXPECT(m, m->rank == 0 ||
+                  strstr(bl_embed_error(m->embed), "nobody asked for the new map") != NULL);
+    EXPECT(m, m->rank == 0 || bl_step(m->embed, NULL) == BL_ERR_ABORTED); /* and stays so */
+    ec_meet(m);
+}
+
+static void test_an_engine_that_asks_once(void **state) {
+    (void)state;
+    ec_cluster *all = ec_new(2, 4, two_by_two, in_order);
+    all->options.spares = 1;
+    ec_run(all, forgetful_body);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_nothing_given),
@@ -374,6 +439,8 @@ int main(void) {
         cmocka_unit_test(test_ranks_drain_unlike),
         cmocka_unit_test(test_a_repair_without_a_loss),
         cmocka_unit_test(test_closing_in_the_middle_of_a_move),
+        cmocka_unit_test(test_an_engine_that_forgets_the_map),
+        cmocka_unit_test(test_an_engine_that_asks_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -152,7 +152,16 @@ int ec_step(ec_member *m, int *busy) {
     ec_succeed(m, bl_step(m->embed, &news));
     *busy = news.busy;
     ec_check_served(m);
-    return news.layer;
+    return news.step == 1 ? -1 : news.layer; /* the first step names one that has not moved */
+}
+
+int ec_step_alone(ec_member *m) {
+    const int st = bl_step(m->embed, NULL);
+    for (int l = 0; l < EC_LAYERS; l++) {
+        bl_trace_map map = BL_TRACE_MAP_INIT;
+        ec_succeed(m, bl_map(m->embed, ec_layers[l], &map));
+    }
+    return st;
 }
 
 int ec_until_stable(ec_member *m) {

@@ -74,6 +74,8 @@ void ec_meet(ec_member *m);
 void ec_check_served(ec_member *m);
 /* One step in lockstep; the layer that changed. */
 int ec_step(ec_member *m, int *busy);
+/* A step of this rank by itself, which asks for the maps; what bl_step() said. */
+int ec_step_alone(ec_member *m);
 /* Steps until nobody has been busy for a while; the number of layers that changed here. */
 int ec_until_stable(ec_member *m);
 /* The rank that leads asks for these slots in all layers. */
