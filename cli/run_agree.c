@@ -8,7 +8,10 @@
 #include <string.h>
 
 /* What is compared, in the order in which differences are told: later ones may follow from earlier. */
-enum { CHECKPOINT, PLACEMENT, RULE, HOSTS, MOVES, REQUESTS, SERVING, N_FACTS };
+enum { CHECKPOINT, PLACEMENT, RULE, HOSTS, MOVES, WINDOW, REQUESTS, SERVING, N_FACTS };
+
+static const char *const KEY[N_FACTS] = {"checkpoint", "placement", "rule",     "hosts",
+                                         "moves",      "window",    "requests", "serving"};
 
 static const char *const WHAT[N_FACTS] = {
     "the checkpoint of --model",
@@ -16,6 +19,7 @@ static const char *const WHAT[N_FACTS] = {
     "how rows travel: --rule, --dispatch or the plan's shares",
     "--topology",
     "--spares, or whether experts can move at all",
+    "--window",
     "what to serve: --prompts, --arrivals, --repeat, --max-tokens or --tokens",
     "how to serve it: --batch, --prefill-tokens, --keep-prefixes, --temperature, --top-p or --seed",
 };
@@ -142,6 +146,9 @@ static bl_status take_fact(int fact, const bl_run_job *job, const bl_qwen3 *mode
         bl_hasher_add_int(to, job->n_spares);
         bl_hasher_add_int(to, bl_run_mover_wanted(job));
         break;
+    case WINDOW:
+        bl_hasher_add_int(to, job->window_steps);
+        break;
     case REQUESTS:
         add_requests(to, job);
         break;
@@ -171,4 +178,39 @@ bl_status bl_run_agree(const bl_run_job *job, const bl_qwen3 *model, bl_exchange
     }
     free(all);
     return st;
+}
+
+bl_status bl_run_facts(const bl_run_job *job, const bl_qwen3 *model, json_t **facts_p,
+                       bl_error *err) {
+    json_t *made = json_object();
+    bl_status st = BL_OK;
+    for (int fact = 0; st >= 0 && fact < N_FACTS; fact++) {
+        bl_digest digest;
+        st = take_fact(fact, job, model, &digest, err);
+        if (st >= 0)
+            json_object_set_new(made, KEY[fact], json_string(digest.hex));
+    }
+    if (st < 0)
+        json_decref(made);
+    else
+        *facts_p = made;
+    return st;
+}
+
+bl_status bl_run_agree_with(const json_t *theirs, const char *socket, const bl_run_job *job,
+                            const bl_qwen3 *model, bl_error *err) {
+    for (int fact = 0; fact < N_FACTS; fact++) {
+        const char *hex;
+        bl_digest mine;
+        if (fact == PLACEMENT || fact == MOVES) /* the one it is told, the other it was asked */
+            continue;
+        BL_TRY(bl_json_string(theirs, KEY[fact], socket, &hex, err));
+        BL_TRY(take_fact(fact, job, model, &mine, err));
+        if (strcmp(hex, mine.hex) != 0)
+            return bl_fail(err, BL_ERR_USAGE,
+                           "the cluster at %s was started with different options or files: it "
+                           "differs in %s",
+                           socket, WHAT[fact]);
+    }
+    return BL_OK;
 }

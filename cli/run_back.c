@@ -76,6 +76,12 @@ bl_status bl_run_back_look(const bl_run_job *job, bl_run_back *back, bl_error *e
     bl_control_disconnect(&client);
     BL_TRY(st);
     st = check_model(job, look, err);
+    if (st >= 0 && !json_is_object(json_object_get(look, "started")))
+        st = bl_fail_at(err, BL_ERR_STATE, bl_at(back->socket),
+                        "this cluster does not say how it was started: only ranks of ballast run "
+                        "can come back");
+    if (st >= 0)
+        back->started = json_incref(json_object_get(look, "started"));
     if (st >= 0)
         st = bl_json_array(look, "layers", back->socket, &layers, err);
     if (st >= 0)
@@ -182,5 +188,6 @@ bl_status bl_run_back_run(bl_run_job *job, bl_run_report *reports, bl_error *err
     }
     bl_welcome_free(&job->back->welcome);
     bl_placement_free(&job->back->placement);
+    json_decref(job->back->started);
     return st;
 }

@@ -21,6 +21,7 @@ typedef struct bl_run_back {
     const char *socket;
     int rank;
     bl_placement placement; /* in force when this rank looked: the slots it takes memory for */
+    json_t *started;        /* what bl_run_agree_with() compares */
     bl_welcome welcome;
 } bl_run_back;
 

@@ -1,5 +1,6 @@
 #include "cli/run_mover.h"
 
+#include "cli/run_agree.h"
 #include "cli/run_back.h"
 #include "core/mem.h"
 #include "core/progress.h"
@@ -60,6 +61,7 @@ static bl_status open_control(bl_run_mover *mover, bl_error *err) {
                                         .plan_epoch = job->plan_epoch,
                                         .meter = mover->meter,
                                         .model = mover->model,
+                                        .started = mover->started,
                                         .replaces_pid = mover->server_pid,
                                         .host = job->sites.host,
                                         .node = job->sites.node,
@@ -238,13 +240,15 @@ static bl_status open_parts(bl_run_mover *mover, const bl_run_parts *parts, bl_e
     const bl_run_job *job = mover->job;
     bl_agent_options options = BL_AGENT_OPTIONS_INIT;
     int *layers;
-    double *distance;
+    double *distance = NULL;
     options.step_bytes = job->move_bytes;
     BL_TRY(BL_CALLOC(mover->living, job->n_ranks, err));
     BL_TRY(BL_CALLOC(layers, job->placement.n_layers, err));
     for (int l = 0; l < job->placement.n_layers; l++)
         layers[l] = job->placement.layers[l].layer;
-    bl_status st = make_distance(job, &distance, err);
+    bl_status st = bl_run_facts(job, parts->model, &mover->started, err);
+    if (st >= 0)
+        st = make_distance(job, &distance, err);
     options.distance = distance;
     if (st >= 0)
         st = bl_agent_create(parts->store, parts->transport, layers, job->placement.n_layers,
@@ -298,6 +302,7 @@ void bl_run_mover_close(bl_run_mover *mover) {
     bl_agent_free(mover->agent);
     bl_meter_free(mover->meter);
     json_decref(mover->model);
+    json_decref(mover->started);
     free(mover->living);
     *mover = (bl_run_mover){0};
 }

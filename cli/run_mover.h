@@ -24,7 +24,7 @@ typedef struct bl_run_mover {
     /* of the rank that leads; NULL on others */
     bl_control *control;
     bl_journal *journal;
-    json_t *model;
+    json_t *model, *started;
     double next_try_s;  /* of opening the socket */
     int64_t server_pid; /* on others: of the process that serves it; 0: not known */
 } bl_run_mover;

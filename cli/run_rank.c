@@ -166,6 +166,8 @@ static bl_status prepare(run_rank *rank, bl_error *err) {
     if (job->back != NULL)
         BL_TRY(bl_run_back_look(job, job->back, err));
     BL_TRY(bl_qwen3_open(job->model_dir, &rank->model, err));
+    if (job->back != NULL)
+        BL_TRY(bl_run_agree_with(job->back->started, job->back->socket, job, rank->model, err));
     BL_TRY(take_memory(rank, job->back != NULL ? &job->back->placement : &job->placement, err));
     if (job->back == NULL)
         BL_TRY(bl_engine_load_experts(rank->model, rank->store, err));

@@ -65,6 +65,7 @@ typedef struct bl_control_cluster {
     /* Optional, borrowed: */
     const bl_meter *meter;
     json_t *model;          /* a model.json, for whoever plans */
+    json_t *started;        /* how the ranks were started, for one that comes back */
     const int *host, *node; /* [n_ranks] where ranks are; both NULL: not known */
     bl_journal *journal;
     int64_t

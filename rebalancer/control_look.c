@@ -6,7 +6,8 @@
  *    "copy":{"bytes","ns"},                   what moving has cost this rank so far
  *    "window":null | {"number","first_step","last_step","steps","tokens","moving","step_us",
  *                     "longest_us","experts_us","imbalance","count","rows"},
- *    "layers":[{"layer","epoch","slots"}]}    if asked for
+ *    "layers":[{"layer","epoch","slots"}],    if asked for
+ *    "started":{...}}                         how the ranks were started, likewise, for one that comes back
  *
  * count [layers][experts] and rows [layers][ranks] are base64 of little-endian 32-bit numbers: a
  * large model's are written in a fraction of a millisecond that way. Layers are in the order of
@@ -98,7 +99,10 @@ json_t *bl_control_look(const bl_control_request *request, const bl_control_clus
         json_object_set_new(made, "host", of_ranks(cluster->host, cluster->n_ranks));
         json_object_set_new(made, "node", of_ranks(cluster->node, cluster->n_ranks));
     }
-    if (request->placement)
+    if (request->placement) {
         json_object_set_new(made, "layers", bl_control_map(agent));
+        if (cluster->started != NULL)
+            json_object_set(made, "started", cluster->started);
+    }
     return made;
 }

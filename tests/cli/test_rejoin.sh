@@ -6,9 +6,9 @@
 back=() # processes that have come back
 trap 'kill -KILL $run_pid "${back[@]}" 2>/dev/null; rm -rf "$work"' EXIT
 
-join() { # RANK: in the background, its texts in $work/out.RANK
+join() { # RANK OPTION...: in the background, its texts in $work/out.RANK
     "$ballast" run --join "$socket" --rank "$1" --model $model --prompts "$work/prompts" --max-tokens 24 --batch 2 \
-        --repeat 100000 --spares 4 >"$work/out.$1" 2>"$work/err.$1" &
+        --repeat 100000 --spares 4 "${@:2}" >"$work/out.$1" 2>"$work/err.$1" &
     back[$1]=$!
 }
 came_back() { [ "$(cat "$work"/err* | grep -c "rank $1 is back from step")" -ge "$2" ] || ! kill -0 "${back[$1]}" 2>/dev/null; }
@@ -54,6 +54,21 @@ check "nor by a process that keeps other spares" refused "keep 4 spares each, th
 check "a rank is needed" refused "join SOCKET and --rank R go together"
 lose KILL 2
 check "rank 2 is lost" lost_are 2
+differs() { # TEXT MAX_TOKENS BATCH OPTION...
+    refused "differs in $1" --rank 2 --spares 4 --repeat 100000 --max-tokens "$2" --batch "$3" "${@:4}"
+}
+tuned() {
+    local model=$work/tuned
+    differs "the checkpoint of --model" 24 2
+}
+check "what it is to serve must be the same" differs "what to serve" 23 2
+check "and how" differs "how to serve it" 24 3
+check "and how rows travel" differs "how rows travel" 24 2 --dispatch dedup-rank
+check "and how load is counted" differs "--window" 24 2 --window 7
+mkdir "$work/tuned"
+cp "$model"/*.safetensors "$work/tuned"
+sed -E 's/("rope_theta": *)[0-9.]+/\11234/' "$model/config.json" >"$work/tuned/config.json"
+check "and the checkpoint" tuned
 join 2
 check "rank 2 is let in" is_back 2
 check "nobody is lost then" lost_are ""
@@ -80,11 +95,11 @@ check "each of them" returned_is_exact 2
 check "a cluster starts again" start 100000 --slots 64 --spares 4 --window 32
 lose KILL 0
 check "the rank that leads is lost" lost_are 0
-join 0
+join 0 --window 32
 check "and comes back" is_back 0
 leads() { # the operator is answered by it: it has sent nothing so far
-    lost_are "" && timeout 120 "$ballast" rebalance --auto --quiet --moves 1 --rest 0 --windows 1 --socket "$socket" >"$work/auto" 2>&1
-    grep -q ': move: .* moves' "$work/auto" && return 0
+    lost_are "" && timeout 120 "$ballast" rebalance --auto --quiet --moves 1 --rest 0 --windows 1 --socket "$socket" >"$work/auto" 2>&1 &&
+        grep -q ': move: .* moves' "$work/auto" && grep -q ': realised' "$work/auto" && return 0
     sed 's/^/# /' "$work/auto"
     return 1
 }
@@ -98,11 +113,11 @@ fi
 
 lose KILL 2 3
 check "two more are lost" lost_are "2,3"
-join 3
+join 3 --window 32
 kill -KILL "${back[3]}"
 wait "${back[3]}" 2>/dev/null
-join 2
-join 3
+join 2 --window 32
+join 3 --window 32
 check "and come back at once, though one was killed on its way before" eval 'is_back 2 && is_back 3'
 check "nobody is lost" lost_are ""
 check "they serve on" serve_on
