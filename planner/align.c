@@ -283,6 +283,18 @@ bl_status bl_align(const bl_problem *problem, bl_layer_placement *placement, bl_
     return bl_align_classes(problem, NULL, placement, err);
 }
 
+bl_status bl_align_copy(const bl_problem *problem, const bl_layer_placement *made,
+                        bl_layer_placement *out, bl_error *err) {
+    bl_layer_placement copy;
+    BL_TRY(bl_layer_placement_copy(made, &copy, err));
+    const bl_status st = problem->current != NULL ? bl_align(problem, &copy, err) : BL_OK;
+    if (st < 0)
+        bl_layer_placement_free(&copy);
+    else
+        *out = copy;
+    return st;
+}
+
 bl_status bl_align_slots(const bl_problem *problem, bl_layer_placement *placement, bl_error *err) {
     bl_holds now;
     BL_TRY(bl_holds_create(problem->n_ranks, problem->n_experts, &now, err));

@@ -15,7 +15,11 @@
  * saving), then order the slots as below. problem->current is not NULL. */
 bl_status bl_align(const bl_problem *problem, bl_layer_placement *placement, bl_error *err);
 
-/* The same, where the caller knows which ranks are alike: those of one class[n_ranks] with equally many
+/* A copy of `made`, laid over the current placement when there is one. */
+bl_status bl_align_copy(const bl_problem *problem, const bl_layer_placement *made,
+                        bl_layer_placement *out, bl_error *err);
+
+/* bl_align(), where the caller knows which ranks are alike: those of one class[n_ranks] with equally many
  * slots. Only problem->n_ranks, n_experts, slots_per_rank and current are looked at. */
 bl_status bl_align_classes(const bl_problem *problem, const int *class,
                            bl_layer_placement *placement, bl_error *err);

@@ -142,17 +142,10 @@ static bl_status find_afresh(const bl_problem *problem, const bl_solve_options *
 static bl_status search_afresh(const bl_problem *problem, const bl_solve_options *options,
                                bl_solution *solution, bl_layer_placement *out, bl_error *err) {
     bl_status st = BL_OK;
-    bl_layer_placement made;
     if (solution->afresh.expert == NULL)
         st = find_afresh(problem, options, solution, err);
     BL_TRY(st);
-    BL_TRY(bl_layer_placement_copy(&solution->afresh, &made, err));
-    const bl_status aligned = problem->current != NULL ? bl_align(problem, &made, err) : BL_OK;
-    if (aligned < 0) {
-        bl_layer_placement_free(&made);
-        return aligned;
-    }
-    *out = made;
+    BL_TRY(bl_align_copy(problem, &solution->afresh, out, err));
     return st;
 }
 
