@@ -40,10 +40,10 @@ ends() {
     run_pid=
     return $code
 }
-# As many steps from now on that every rank has answered some requests.
+# Some steps on: so many, or as many that every rank has answered some requests.
 has_served() { [ "$(status step)" -ge "$1" ] 2>/dev/null || is_over; }
-serve_on() {
-    eventually has_served 1 && eventually has_served $(($(status step) + 100))
+serve_on() { # [STEPS]
+    eventually has_served 1 && eventually has_served $(($(status step) + ${1:-100}))
 }
 said() { grep -qE "$1" "$work/err" || is_over; }
 # The others have gone on: let them serve, then stop them.

@@ -385,7 +385,7 @@ static void run_cluster(uint64_t seed, int deaths, int n_spares, totals *sum) {
 
 static int n_seeds(void) {
     const char *text = getenv("BALLAST_RECOVERY_SEEDS");
-    return text != NULL ? atoi(text) : 40;
+    return text != NULL ? atoi(text) : 16;
 }
 
 static totals run_clusters(int deaths, int n_spares) {

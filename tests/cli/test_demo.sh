@@ -3,6 +3,10 @@
 # complete, imbalance falls, and no token changes.
 . tests/tap.sh
 
+if [[ $BUILD == *address* || $BUILD == *undefined* ]]; then
+    skip "the demo" "its verbs run instrumented in other scripts"
+    finish
+fi
 check "the demo runs to its end" bash -c "scripts/demo.sh >'$work/demo.txt' 2>&1 || { tail -5 '$work/demo.txt'; false; }"
 says() { grep -qE "$1" "$work/demo.txt"; }
 check "the plan is recommended on steps it has not seen" says '^new\.plan\.json: recommend'
