@@ -23,8 +23,9 @@
 #define SAMPLES 6       /* per expert, spread over its bundle */
 #define SAMPLE_BYTES 32 /* long enough to be unique among trained weights */
 #define CHUNK ((size_t)1 << 20)
-/* A larger mapping is a sanitizer's shadow: reserved, never read by the program itself. */
-#define MAX_MAPPING (UINT64_C(1) << 36)
+/* A larger mapping is a piece of a sanitizer's shadow, of which there are some of 40 GB: reserved, never
+ * read by the program itself. */
+#define MAX_MAPPING (UINT64_C(1) << 32)
 
 typedef struct sample {
     uint64_t key; /* its first 8 bytes */
