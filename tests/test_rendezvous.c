@@ -66,7 +66,7 @@ static int listen_somewhere(char *where, size_t bytes) {
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     const int fd = socket(AF_INET, SOCK_STREAM, 0);
     assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
-    assert_int_equal(listen(fd, 8), 0);
+    assert_int_equal(listen(fd, 256), 0); /* all of a test's guests at once */
     assert_int_equal(getsockname(fd, (struct sockaddr *)&address, &length), 0);
     snprintf(where, bytes, "127.0.0.1:%d", ntohs(address.sin_port));
     return fd;
@@ -151,6 +151,8 @@ static void test_slow_ranks_are_let_in(void **state) {
     int strangers[40];
     visitor all[3];
     const int fd = listen_somewhere(where, sizeof where);
+    for (int i = 0; i < 40; i++) /* while somebody is sure to listen */
+        strangers[i] = connect_to(where);
     for (int rank = 2; rank >= 0; rank--) {
         all[rank] = visitor_of(rank, 3, where, 60);
         all[rank].options.rendezvous_fd = rank == 0 ? fd : -1;
@@ -158,8 +160,6 @@ static void test_slow_ranks_are_let_in(void **state) {
         all[rank].late_s = rank == 2 ? 0.2 : 0;
         start(&all[rank]);
     }
-    for (int i = 0; i < 40; i++)
-        strangers[i] = connect_to(where);
     for (int rank = 0; rank < 3; rank++) {
         finish(&all[rank]);
         if (all[rank].status < 0)
