@@ -1,6 +1,7 @@
 /* NCCL's part: communicators, and groups whose transfers meet or stand still. */
 #include "fake_parts.h"
 
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,7 +35,8 @@ typedef struct world {
 
 static world worlds[MAX_WORLDS];
 static ncclComm_t communicators;
-static int n_worlds, n_groups, largest_group, n_joined, n_broken, damage_in, fail_in;
+static int n_worlds, n_groups, largest_group, n_joined, n_broken;
+static atomic_int damage_in, fail_in; /* set by a test's threads, while others are in calls */
 static size_t sent_bytes;
 static _Thread_local int group_depth, n_pending;
 static _Thread_local fake_item pending[FAKE_MAX_GROUP];
@@ -89,7 +91,8 @@ void fake_forget_communicators(void) {
         communicators = next;
     }
     memset(worlds, 0, sizeof worlds);
-    n_worlds = n_groups = largest_group = n_joined = n_broken = damage_in = fail_in = 0;
+    n_worlds = n_groups = largest_group = n_joined = n_broken = 0;
+    damage_in = fail_in = 0;
     sent_bytes = 0;
 }
 
