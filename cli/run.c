@@ -279,8 +279,8 @@ static bl_status resume(const run_options *o, bl_run_job *job, bl_error *err) {
     bl_journal_past past;
     if (o->journal == NULL || o->join != NULL) /* it is the running cluster's */
         return BL_OK;
-    BL_TRY(bl_journal_open(o->journal, o->plan == NULL ? &job->placement : NULL, &past, &journal,
-                           err));
+    BL_TRY(bl_journal_succeed(o->journal, o->plan == NULL ? &job->placement : NULL, &past, &journal,
+                              err));
     bl_journal_close(journal);
     if (past.torn_bytes > 0)
         fprintf(stderr, "ballast run: %s: the last record was torn (%zu bytes) and is cut\n",

@@ -62,6 +62,7 @@ static bl_status open_control(bl_run_mover *mover, bl_error *err) {
                                         .meter = mover->meter,
                                         .model = mover->model,
                                         .started = mover->started,
+                                        .starts = bl_engine_steps(mover->engine) == 0,
                                         .replaces_pid = mover->server_pid,
                                         .host = job->sites.host,
                                         .node = job->sites.node,

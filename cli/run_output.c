@@ -214,6 +214,13 @@ static bl_status predict_steps(const bl_run_job *job, const bl_run_report *repor
     return bl_run_predict(job, reports, f->scratch, f->n_steps, out, err);
 }
 
+/* Both are the caller's to free, whatever comes of it; *prediction starts as {0}. */
+static bl_status take_figures(const bl_run_job *job, const bl_run_report *reports, step_figures *f,
+                              bl_run_prediction *prediction, bl_error *err) {
+    BL_TRY(measure_steps(job, reports, f, err));
+    return predict_steps(job, reports, f, prediction, err);
+}
+
 static json_t *step_json(const bl_run_job *job, const bl_run_report *reports, step_figures *f,
                          const bl_run_prediction *prediction, size_t step) {
     const bl_step_record *record = &reports[0].log.steps[step];
@@ -253,9 +260,7 @@ static bl_status add_steps(json_t *root, const bl_run_job *job, const bl_run_rep
                            bl_error *err) {
     step_figures f;
     bl_run_prediction prediction = {0};
-    bl_status st = measure_steps(job, reports, &f, err);
-    if (st >= 0)
-        st = predict_steps(job, reports, &f, &prediction, err);
+    bl_status st = take_figures(job, reports, &f, &prediction, err);
     if (st >= 0) {
         json_t *all = range_json(&f, 0, f.n_steps), *per_step = json_array();
         json_object_update(root, all);
@@ -433,9 +438,7 @@ bl_status bl_run_print_prediction(const bl_run_job *job, const bl_run_report *re
                                   bl_error *err) {
     step_figures f;
     bl_run_prediction prediction = {0};
-    bl_status st = measure_steps(job, reports, &f, err);
-    if (st >= 0)
-        st = predict_steps(job, reports, &f, &prediction, err);
+    bl_status st = take_figures(job, reports, &f, &prediction, err);
     if (st >= 0)
         bl_run_prediction_print(&prediction);
     bl_run_prediction_free(&prediction);

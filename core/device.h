@@ -22,6 +22,7 @@
 
 #include "core/status.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -44,6 +45,9 @@ bl_status bl_memory_clear(bl_memory *memory, void *to, size_t bytes, bl_error *e
 /* bl_hash64() of what lies there. A GPU's bytes are brought over in pieces. */
 bl_status bl_memory_hash64(bl_memory *memory, const void *data, size_t bytes, uint64_t *hash,
                            bl_error *err);
+
+/* Whether an address is of some GPU's memory, whoever took it. */
+bool bl_memory_is_on_gpu(const void *data);
 
 /* ---- for those who are a device ---------------------------------------------------------------- */
 

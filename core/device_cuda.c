@@ -4,7 +4,6 @@
 #include "core/mem.h"
 
 #include <cuda_runtime_api.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,7 +40,7 @@ static bl_status finish(bl_memory *memory, const char *doing, bl_error *err) {
     return BL_OK;
 }
 
-static bool is_on_device(const void *data) {
+bool bl_memory_is_on_gpu(const void *data) {
     struct cudaPointerAttributes attributes;
     if (cudaPointerGetAttributes(&attributes, data) != cudaSuccess) {
         cudaGetLastError();
@@ -60,7 +59,7 @@ static bl_status cuda_copy(bl_memory *memory, void *to, const void *from, size_t
 
 static bl_status cuda_clear(bl_memory *memory, void *to, size_t bytes, bl_error *err) {
     BL_TRY(enter(memory, err));
-    if (!is_on_device(to)) {
+    if (!bl_memory_is_on_gpu(to)) {
         memset(to, 0, bytes);
         return BL_OK;
     }

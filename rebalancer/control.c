@@ -190,7 +190,7 @@ static bl_status take_path(bl_control *control, const struct sockaddr_un *addres
     bl_status st;
     do
         st = try_path(control, address, &by, err);
-    while (st < 0 && by == SERVED_YES && bl_may_be_leaving(&tries));
+    while (st < 0 && by == SERVED_YES && control->cluster.starts && bl_may_be_leaving(&tries));
     return st;
 }
 

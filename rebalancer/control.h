@@ -68,6 +68,9 @@ typedef struct bl_control_cluster {
     json_t *started;        /* how the ranks were started, for one that comes back */
     const int *host, *node; /* [n_ranks] where ranks are; both NULL: not known */
     bl_journal *journal;
+    bool
+        starts; /* whoever serves the path may be dying, and is waited for (core/io.h); who takes over in
+                    the middle of serving must not wait */
     int64_t
         replaces_pid; /* a server at the path that is this process was lost, and stands still there;
                              0: none */

@@ -364,6 +364,7 @@ bl_status bl_embed_open_socket(bl_embed *embed, bl_error *err) {
                                         .n_ranks = embed->n_ranks,
                                         .rule = embed->rule,
                                         .meter = embed->meter,
+                                        .starts = !embed->is_started,
                                         .replaces_pid = embed->server_pid,
                                         .model = embed->described};
     char usual[256], text[BL_EMBED_REASON_BYTES - 40];

@@ -210,11 +210,7 @@ static void *write_queue(void *user) {
 
 static bl_status lock_file(const bl_journal *journal, bl_error *err) {
     /* not fcntl: its locks are lost when the file, opened once more to be read, is closed */
-    int tries = 0, rc;
-    do
-        rc = flock(journal->fd, LOCK_EX | LOCK_NB);
-    while (rc != 0 && errno == EWOULDBLOCK && bl_may_be_leaving(&tries));
-    if (rc == 0)
+    if (flock(journal->fd, LOCK_EX | LOCK_NB) == 0)
         return BL_OK;
     if (errno == EWOULDBLOCK)
         return bl_fail_at(err, BL_ERR_STATE, bl_at(journal->path),
@@ -271,6 +267,16 @@ bl_status bl_journal_open(const char *path, bl_placement *placement, bl_journal_
     }
     *out = journal;
     return BL_OK;
+}
+
+bl_status bl_journal_succeed(const char *path, bl_placement *placement, bl_journal_past *past,
+                             bl_journal **out, bl_error *err) {
+    int tries = 0;
+    bl_status st;
+    do
+        st = bl_journal_open(path, placement, past, out, err);
+    while (st == BL_ERR_STATE && bl_may_be_leaving(&tries));
+    return st;
 }
 
 void bl_journal_close(bl_journal *journal) {

@@ -45,6 +45,9 @@ typedef struct bl_journal_past {
  * and slots must be the journal's (BL_ERR_SHAPE), unless it is empty. BL_ERR_STATE: in use. */
 bl_status bl_journal_open(const char *path, bl_placement *placement, bl_journal_past *past,
                           bl_journal **out, bl_error *err);
+/* The same for a run that starts: the one before it may be dying, and is waited for (core/io.h). */
+bl_status bl_journal_succeed(const char *path, bl_placement *placement, bl_journal_past *past,
+                             bl_journal **out, bl_error *err);
 /* Waits for what is queued. NULL is fine. */
 void bl_journal_close(bl_journal *journal);
 

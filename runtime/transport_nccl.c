@@ -5,6 +5,7 @@
 #include "runtime/round.h"
 #include "runtime/transport_ops.h"
 
+#include "core/device.h"
 #include "core/mem.h"
 #include "core/progress.h"
 
@@ -82,15 +83,6 @@ static bl_status nccl_failed(ncclResult_t result, const char *doing, bl_error *e
 
 /* ---- a group -------------------------------------------------------------------------------- */
 
-static bool is_on_device(const void *data) {
-    struct cudaPointerAttributes attributes;
-    if (cudaPointerGetAttributes(&attributes, data) != cudaSuccess) {
-        cudaGetLastError();
-        return false;
-    }
-    return attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged;
-}
-
 /* This rank's side of one part of the group: where its bytes are on the device. */
 typedef struct side {
     unsigned char *host; /* staged from or to here; NULL: they are on the device themselves */
@@ -106,7 +98,7 @@ static bl_status side_of(nccl_transport *nccl, int p, bool leaves, side *out, bl
     /* The source is only read. */
     unsigned char *data = leaves ? (unsigned char *)(uintptr_t)part->source : part->target;
     *out = (side){.device = data, .bytes = part->bytes};
-    if (is_on_device(data))
+    if (bl_memory_is_on_gpu(data))
         return BL_OK;
     if (nccl->stage == NULL) {
         void *stage_memory;

@@ -6,18 +6,17 @@ socket=$work/s
 run_pid=
 trap '[ -n "$run_pid" ] && kill -KILL $run_pid 2>/dev/null; rm -rf "$work"' EXIT
 
-status() { "$ballast" status --socket "$socket" --json | grep -oE "\"$1\": ?[^,}]*" | head -1 | sed 's/^[^:]*: *//; s/"//g'; }
+. tests/status.sh
 
 # Four ranks, until they answer that they are stable; sets run_pid.
 serve() { # OPTION...
     "$ballast" run -n 4 --model $model --prompts "$work/prompts" --max-tokens 24 --repeat 100000 \
         --socket "$socket" "$@" >"$work/run.out" 2>"$work/run.err" &
     run_pid=$!
-    eventually is_stable 2>/dev/null && return 0
+    eventually is_stable && return 0
     sed 's/^/# /' "$work/run.err"
     return 1
 }
-is_stable() { [ "$(status state)" = stable ]; }
 stop() { # its exit code is the run's
     kill -TERM $run_pid
     wait $run_pid

@@ -13,8 +13,7 @@ for text in python french json english; do
 done >"$work/prompts"
 n_prompts=16
 
-status() { "$ballast" status --socket "$socket" --json 2>/dev/null | tr -d '\n' | grep -oE "\"$1\": ?[^,}]*" | head -1 | sed 's/^[^:]*: *//; s/"//g'; }
-is_stable() { [ "$(status state)" = stable ]; }
+. tests/status.sh
 start() { # REPEAT OPTION...
     "$ballast" run -n 4 --model $model --prompts "$work/prompts" --max-tokens 24 --batch 2 --repeat "$1" \
         --socket "$socket" "${@:2}" >"$work/out" 2>"$work/err" &

@@ -544,8 +544,12 @@ static void test_a_dying_server_is_awaited(void **state) {
         nanosleep(&(struct timespec){0, 300000000}, NULL);
         _exit(0);
     }
+    bl_control_cluster starting = cluster;
+    starting.starts = true;
     assert_int_equal(read(ready[0], &byte, 1), 1);
-    assert_ok(bl_control_open(path, &cluster, &control, &err));
+    assert_fails(bl_control_open(path, &cluster, &control, &err), BL_ERR_STATE,
+                 "a running cluster answers there already"); /* in the middle of serving: at once */
+    assert_ok(bl_control_open(path, &starting, &control, &err));
     bl_control_close(control, NULL);
     assert_int_equal(waitpid(server, &how, 0), server);
     assert_int_equal(how, 0);

@@ -11,7 +11,7 @@ cat >"$work/model.json" <<'END'
  "hidden_size": 64, "moe_intermediate_size": 32}
 END
 free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
-status() { "$ballast" status --socket "$socket" --json 2>/dev/null | grep -oE "\"$1\": ?[^,}]*" | head -1 | sed 's/^[^:]*: *//; s/"//g'; }
+. tests/status.sh
 
 # start PROGRAM OPTION...: four ranks, launched as torchrun would.
 start() {
@@ -86,7 +86,7 @@ reloads() { # weights change while nothing moves, in the middle of moves, and af
         kill -USR1 "${pids[0]}"
         sleep 0.05
     done
-    for _ in $(seq 100); do [ "$(status state)" = stable ] && break; sleep 0.05; done
+    eventually is_stable
     apply 3 || { tail -3 "$work/apply.err"; return 1; }
     stop || return 1
     sed 's/^/# /' "$work/out.1"
@@ -157,27 +157,26 @@ fi
 
 # Rank RANK is killed, perhaps while a move is under way. The others go on with its experts; the lowest of
 # them answers at the socket, and moves to a plan without the lost.
+goes_on_without() { # RANK
+    local state
+    state=$("$ballast" status --socket "$socket" --json 2>/dev/null)
+    grep -q "\"lost\": *\[$1\]" <<<"$state" && grep -q '"state": *"stable"' <<<"$state"
+}
+applies_masked() { "$ballast" apply --force --socket "$socket" --wait "$work/masked.json" >/dev/null 2>"$work/masked.err"; }
 loses() { # RANK PLAN OPTION...
-    local dead=$1 first=$(($1 == 0)) state moved=no
+    local dead=$1 first=$(($1 == 0))
     start embed "${@:3}" || return 1
     [ -z "$2" ] || "$ballast" apply --force --socket "$socket" "$work/$2" >/dev/null 2>>"$work/apply.err"
     kill -KILL "${pids[$dead]}"
     wait "${pids[$dead]}" 2>/dev/null
     unset "pids[$dead]"
     pids=("${pids[@]}")
-    for _ in $(seq 1200); do
-        state=$("$ballast" status --socket "$socket" --json 2>/dev/null)
-        grep -q "\"lost\": *\[$dead\]" <<<"$state" && grep -q '"state": *"stable"' <<<"$state" && break
-        sleep 0.05
-    done
-    echo "# $state" | cut -c1-300
+    eventually goes_on_without "$dead"
+    "$ballast" status --socket "$socket" --json | tr -d '\n' | sed 's/^/# /' | cut -c1-300
+    echo
     "$ballast" plan --trace "$work/t.2.blt" --model "$work/model.json" --topology hgx-h100 --ranks 4 --slots 12 --mask "$dead" \
         --seed 2 -o "$work/masked.json" >/dev/null 2>>"$work/plan.err" || { tail -2 "$work/plan.err"; return 1; }
-    for _ in $(seq 600); do # until the survivors have repaired that, moves are held
-        "$ballast" apply --force --socket "$socket" --wait "$work/masked.json" >/dev/null 2>"$work/masked.err" && moved=yes && break
-        sleep 0.1
-    done
-    [ "$moved" = yes ] || tail -1 "$work/masked.err"
+    eventually applies_masked || tail -1 "$work/masked.err" # until the survivors have repaired it, moves are held
     stop || return 1
     sed 's/^/# /' "$work/out.$first"
     diff <(slots_of_plan "$work/masked.json" | sed 's/\[\]/[-1, -1, -1]/') <(slots_served "$work/out.$first") || return 1
